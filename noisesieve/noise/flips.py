@@ -1,0 +1,69 @@
+"""Three ways to corrupt labels. Each returns new labels (N,); row i stays row i."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Labels = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+RATE_SD = 0.1  # Algorithm 1: flip rates are normal around the rate, cut to [0, 1]
+
+
+def symmetric(labels: Labels, classes: int, *, rate: float, rng: np.random.Generator) -> Labels:
+    """Flip with probability `rate`, to each other class alike."""
+    flips = rng.random(len(labels)) < rate
+    shift = rng.integers(1, classes, size=len(labels))
+    return np.where(flips, (labels + shift) % classes, labels)
+
+
+def asymmetric(labels: Labels, classes: int, *, rate: float, rng: np.random.Generator) -> Labels:
+    """Flip class i to i + 1 (the last to the first) with probability `rate`: consistent second choices."""
+    flips = rng.random(len(labels)) < rate
+    return np.where(flips, (labels + 1) % classes, labels)
+
+
+def truncated_rates(n: int, *, rate: float, rng: np.random.Generator) -> Floats:
+    """n flip rates from N(rate, 0.1²) cut to [0, 1]. Their mean is not `rate` near the ends."""
+    rates = rng.normal(rate, RATE_SD, size=n)
+    while (outside := (rates < 0) | (rates > 1)).any():
+        rates[outside] = rng.normal(rate, RATE_SD, size=int(outside.sum()))
+    return rates
+
+
+def truncated_mean(rate: float) -> float:
+    """The mean of N(rate, 0.1²) cut to [0, 1]: what the flips really average to."""
+    low, high = (0 - rate) / RATE_SD, (1 - rate) / RATE_SD
+
+    def density(z: float) -> float:
+        return math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+    def mass(z: float) -> float:
+        return (1 + math.erf(z / math.sqrt(2))) / 2
+
+    return rate + RATE_SD * (density(low) - density(high)) / (mass(high) - mass(low))
+
+
+def instance(
+    images: npt.NDArray[np.uint8], labels: Labels, classes: int, *, rate: float, rng: np.random.Generator
+) -> Labels:
+    """The paper's Algorithm 1: where a row flips to depends on its pixels (N, H, W, C), through one random W.
+
+    Pixels are scaled over the dataset to zero mean and unit variance: on raw bytes the softmax saturates
+    and almost every flip goes to one class.
+    """
+    rates = truncated_rates(len(labels), rate=rate, rng=rng)  # step 2
+    features = images.reshape(len(images), -1).astype(np.float64)
+    features = (features - features.mean()) / features.std()
+    weights = rng.standard_normal((features.shape[1], classes))  # step 3: one W of S x K
+    rows = np.arange(len(labels))
+    scores = features @ weights  # step 4, (N, K)
+    scores[rows, labels] = -np.inf  # step 5: only other classes
+    odds = np.exp(scores - scores.max(axis=1, keepdims=True))
+    odds *= (rates / odds.sum(axis=1))[:, None]  # step 6: q_n * softmax
+    odds[rows, labels] = 1 - rates  # step 7
+    draws = rng.random(len(labels))[:, None]
+    return (np.cumsum(odds, axis=1) < draws).sum(axis=1).clip(max=classes - 1).astype(np.int64)  # step 8
