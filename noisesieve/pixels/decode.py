@@ -16,10 +16,6 @@ Pixels8 = npt.NDArray[np.uint8]
 # Pillow opens some 40 formats; these are what annotators see in a browser or a labelling tool, and what
 # scanners and satellites write. MPO is a JPEG with further pictures behind the first.
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
-EXTENSIONS = frozenset(
-    ".jpg .jpeg .jpe .jfif .mpo .png .apng .gif .bmp .dib .webp .tif .tiff"
-    " .ppm .pgm .pbm .pnm .avif .jp2 .j2k".split()
-)
 BACKGROUND = 255  # transparent pixels are laid on white, as a page would show them
 PADDING = 128  # the bars beside a picture that is not square: neither dark nor bright
 ORIENTATION_TAG = 0x0112

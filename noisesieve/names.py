@@ -1,0 +1,70 @@
+"""File names as text that every format can carry, and back again; labels and names that are safe to print."""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+
+IMAGE_EXTENSIONS = frozenset(
+    ".jpg .jpeg .jpe .jfif .mpo .png .apng .gif .bmp .dib .webp .tif .tiff"
+    " .ppm .pgm .pbm .pnm .avif .jp2 .j2k".split()
+)
+_ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2})")
+_DIGITS = re.compile(r"(\d{1,18})")
+
+
+def escape_name(name: str) -> str:
+    r"""A name from the file system as valid text without control characters: `\xff`, `\x0a`, `\\`. Reversible."""
+    if name.isprintable() and "\\" not in name:
+        return name
+    return "".join(_escape_character(character) for character in name)
+
+
+def _escape_character(character: str) -> str:
+    code = ord(character)
+    if character == "\\":
+        return "\\\\"
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, as os.fsdecode hands it over
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x20 or code == 0x7F:
+        return f"\\x{code:02x}"
+    return character
+
+
+def unescape_name(text: str) -> str:
+    """The file system's name that `escape_name` turned into this text."""
+
+    def restore(match: re.Match[str]) -> str:
+        code = match.group(1)
+        if code == "\\":
+            return "\\"
+        value = int(code[1:], 16)
+        return chr(value if value < 0x80 else 0xDC00 + value)
+
+    return _ESCAPE.sub(restore, text)
+
+
+def natural_key(text: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
+    """Sort key that puts 2 before 10 and is stable for every string."""
+    parts = _DIGITS.split(text)
+    return tuple((1, 0, p) if i % 2 == 0 else (0, int(p), p) for i, p in enumerate(parts) if p), text
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: control and format characters (ESC, bidi overrides) shown as escapes, never obeyed."""
+    if text.isprintable():
+        return text
+    return "".join(c if _harmless(c) else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def _harmless(character: str) -> bool:
+    return unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn")
+
+
+def file_of(root: str, path: str) -> str:
+    """The file that a table's path means: taken literally, else as an escaped name."""
+    literal = os.path.join(root, path)
+    if "\\" in path and not os.path.lexists(literal):
+        return os.path.join(root, unescape_name(path))
+    return literal

@@ -1,0 +1,177 @@
+"""A crew of decoding processes. One that dies or hangs is replaced; the image it held is named, the rest goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from noisesieve.errors import NoisesieveError
+from noisesieve.records import Place
+
+CHUNK = 32  # images a job: enough to hide the pipe, few enough to share the last ones
+
+
+class Task(NamedTuple):
+    """One image to look at or decode."""
+
+    row: int
+    slot: int
+    place: Place
+
+
+class Answer(NamedTuple):
+    """What became of it. `died`: the worker did not survive this image."""
+
+    row: int
+    sha256: str | None
+    status: str
+    width: int
+    height: int
+    died: bool = False
+
+
+class Crew:
+    """Processes that answer tasks in any order. size 0: look at headers only; store: where pixels go."""
+
+    def __init__(self, count: int, *, size: int, max_pixels: int, seconds: float, store: Path | None, slots: int):
+        self._order = json.dumps(
+            {"size": size, "max_pixels": max_pixels, "store": os.fspath(store) if store else None, "slots": slots}
+        )
+        self._seconds = seconds
+        self._jobs: queue.SimpleQueue[list[Task] | None] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
+        self._hands = [_Hand(self._order, self._jobs, self._answers, seconds) for _ in range(count)]
+
+    def __enter__(self) -> Crew:
+        for hand in self._hands:
+            hand.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for _ in self._hands:
+            self._jobs.put(None)
+        for hand in self._hands:
+            hand.dismiss()
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Queue tasks; each brings one answer."""
+        for start in range(0, len(tasks), CHUNK):
+            self._jobs.put(list(tasks[start : start + CHUNK]))
+
+    def answer(self) -> Answer:
+        """The next answer, whichever comes first."""
+        while True:
+            try:
+                answer = self._answers.get(timeout=0.5)
+            except queue.Empty:
+                for hand in self._hands:
+                    hand.check()
+                continue
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+    def work(self, tasks: Sequence[Task]) -> Iterator[Answer]:
+        """Answer all tasks."""
+        self.submit(tasks)
+        for _ in range(len(tasks)):
+            yield self.answer()
+
+
+class _Hand(threading.Thread):
+    """Drives one process: hands it jobs, reads its answers, replaces it when it dies."""
+
+    def __init__(
+        self,
+        order: str,
+        jobs: queue.SimpleQueue[list[Task] | None],
+        answers: queue.SimpleQueue[Answer | BaseException],
+        seconds: float,
+    ) -> None:
+        super().__init__(daemon=True)
+        self._order, self._jobs, self._answers, self._seconds = order, jobs, answers, seconds
+        self._process: subprocess.Popen[str] | None = None
+        self._since: float | None = None  # when the image at hand began
+        self._slow = False
+
+    def run(self) -> None:
+        try:
+            while (tasks := self._jobs.get()) is not None:
+                while tasks:
+                    tasks = tasks[self._drive(tasks) :]
+        except (OSError, ValueError, NoisesieveError) as error:
+            self._answers.put(error)
+
+    def check(self) -> None:
+        """End the process if it has held one image for too long."""
+        since, process = self._since, self._process
+        if since is not None and process is not None and time.monotonic() - since > self._seconds:
+            self._slow = True
+            process.kill()
+
+    def dismiss(self) -> None:
+        """End the process, whatever it does."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+        self.join(timeout=5)
+        if self._process is not None:
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    try:
+                        pipe.close()
+                    except OSError:
+                        pass  # the reader is gone, and so is what it did not read
+
+    def _hire(self) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "noisesieve.pixels.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        assert process.stdin is not None
+        process.stdin.write(self._order + "\n")
+        return process
+
+    def _drive(self, tasks: list[Task]) -> int:
+        """Send tasks and pass their answers on; the number answered, the fatal one included."""
+        first = self._process is None
+        if self._process is None or self._process.poll() is not None:
+            self._process = self._hire()
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        job = json.dumps([(t.row, t.slot, t.place.file, t.place.column, t.place.position) for t in tasks])
+        self._slow = False
+        self._since = time.monotonic()
+        try:
+            process.stdin.write(job + "\n")
+            process.stdin.flush()
+            for done, task in enumerate(tasks):
+                line = process.stdout.readline()
+                if not line.endswith("\n"):
+                    break
+                self._answers.put(Answer(*json.loads(line)))
+                self._since = time.monotonic()
+            else:
+                return len(tasks)
+        except BrokenPipeError:
+            done = 0
+        finally:
+            self._since = None
+        code = process.wait()
+        if first and done == 0 and code > 0:
+            raise NoisesieveError("A decoding process cannot start.", "Run with --debug, and report it.")
+        why = f"decoding took longer than {self._seconds:g} s" if self._slow else f"the decoder died on it (code {code})"
+        self._answers.put(Answer(tasks[done].row, None, why, 0, 0, died=True))
+        return done + 1

@@ -1,0 +1,92 @@
+"""The bytes of one image, from a file or from a cell of a table. Nothing here can hang: no FIFO, no device."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+import os
+import stat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from noisesieve.pixels.decode import Unreadable
+from noisesieve.records import Ints, Place
+
+MAX_BYTES = 2**29  # no photograph has half a gigabyte
+
+
+def fetch(place: Place) -> bytes:
+    """The image's bytes, or Unreadable with the reason."""
+    if place.column is None:
+        return _file(place.file)
+    cell = _cell(place.file, place.column, place.position)
+    if cell is None:
+        raise Unreadable(f"no image bytes in column {place.column!r}")
+    return cell
+
+
+def _file(path: str) -> bytes:
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    except FileNotFoundError:
+        raise Unreadable("missing file") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise Unreadable(f"cannot be opened: {getattr(error, 'strerror', None) or error}") from error
+    try:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode):
+            raise Unreadable("not a regular file")
+        if facts.st_size > MAX_BYTES:
+            raise Unreadable(f"{facts.st_size} bytes, more than {MAX_BYTES}")
+        with os.fdopen(os.dup(handle), "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise Unreadable(f"cannot be read: {error.strerror}") from error
+    finally:
+        os.close(handle)
+
+
+def _cell(file: str, column: str, position: int) -> bytes | None:
+    if file.lower().endswith((".jsonl", ".ndjson")):
+        return _jsonl_cell(file, column, position)
+    starts = _starts(file)
+    group = int(np.searchsorted(starts, position, side="right")) - 1
+    cell: Any = _group(file, column, group)[position - int(starts[group])].as_py()
+    if isinstance(cell, dict):  # Hugging Face: a struct of bytes and path
+        cell = cell.get("bytes")
+    return cell if isinstance(cell, bytes) else None
+
+
+def _jsonl_cell(file: str, column: str, offset: int) -> bytes | None:
+    with open(file, "rb") as lines:
+        lines.seek(offset)
+        cell = json.loads(lines.readline()).get(column)
+    if isinstance(cell, dict):
+        cell = cell.get("bytes")
+    if not isinstance(cell, str):
+        return None
+    try:
+        return base64.b64decode(cell.partition(",")[2] if cell.startswith("data:") else cell, validate=True)
+    except ValueError as error:
+        raise Unreadable(f"column {column!r} is not base64") from error
+
+
+@functools.lru_cache(maxsize=4)
+def _open(file: str) -> pq.ParquetFile:
+    return pq.ParquetFile(file)
+
+
+@functools.lru_cache(maxsize=4)
+def _starts(file: str) -> Ints:
+    metadata = _open(file).metadata
+    sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    return np.cumsum([0, *sizes], dtype=np.int64)[:-1]
+
+
+@functools.lru_cache(maxsize=2)  # rows come in order: the group at hand, and the one before
+def _group(file: str, column: str, group: int) -> pa.ChunkedArray:
+    return _open(file).read_row_group(group, columns=[column])[column]

@@ -1,0 +1,63 @@
+"""A decoding process: `python -m noisesieve.pixels.worker`. Jobs come as JSON lines, one answer line an image.
+
+A process of its own, not a fork of the caller: a decoder that crashes or hangs takes nothing else with it,
+the caller's threads stay out of it, and a script without a main guard can use the Python API.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import sys
+
+import numpy as np
+
+from noisesieve.pixels.decode import Unreadable, decode, header
+from noisesieve.pixels.fetch import fetch
+from noisesieve.records import Bytes, Place
+
+
+def main() -> None:
+    """Answer jobs until standard input closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
+    answers = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(silence, 1)
+    os.dup2(silence, 2)  # C libraries print warnings about broken files
+    order = json.loads(sys.stdin.readline())
+    store = None
+    if order["store"] is not None:
+        side = order["size"]
+        store = np.memmap(order["store"], dtype=np.uint8, mode="r+", shape=(order["slots"], side, side, 3))
+    for line in sys.stdin:
+        for row, slot, file, column, position in json.loads(line):
+            answer = _answer(Place(file, column, position), slot, order["size"], order["max_pixels"], store)
+            answers.write(json.dumps([row, *answer]) + "\n")
+        if store is not None:
+            store.flush()
+
+
+def _answer(
+    place: Place, slot: int, size: int, max_pixels: int, store: Bytes | None
+) -> tuple[str | None, str, int, int]:
+    """Hash, status, width and height of one image; its pixels go into the store, where there is one."""
+    sha256 = None
+    try:
+        blob = fetch(place)
+        sha256 = hashlib.sha256(blob).hexdigest()
+        if size == 0:
+            return sha256, "ok", *header(blob, max_pixels=max_pixels)
+        image = decode(blob, size=size, max_pixels=max_pixels)
+        if store is not None:
+            store[slot] = image.pixels
+        return sha256, "ok", image.width, image.height
+    except Unreadable as reason:
+        return sha256, str(reason), 0, 0
+    except MemoryError:
+        return sha256, "cannot be decoded: out of memory", 0, 0
+
+
+if __name__ == "__main__":
+    main()

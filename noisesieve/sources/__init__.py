@@ -1,0 +1,87 @@
+"""Room 1, INDEX: a path → Index. A new format is one file here and one line in SOURCES."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from noisesieve.errors import InputError, UsageError
+from noisesieve.records import Index, Ints
+from noisesieve.settings import SourceSettings
+from noisesieve.sources import delimited, folder, jsonl, parquet
+
+SOURCES: dict[str, Callable[[SourceSettings], Index]] = {
+    "folder": folder.read,
+    "csv": delimited.read_csv,
+    "tsv": delimited.read_tsv,
+    "jsonl": jsonl.read,
+    "parquet": parquet.read,
+}
+_KINDS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+
+
+def read(settings: SourceSettings) -> Index:
+    """Index the dataset; rows keep a natural, stable order."""
+    index = SOURCES[kind_of(settings.path)](settings)
+    if settings.split is not None:
+        index = _one_split(index, settings.split)
+    if len(index) == 0:
+        raise InputError(f"{settings.path}: no images.", "Point at a folder with one sub-folder a class, or a table.")
+    if settings.limit is not None:
+        index = index.take(stratified(index.labels, settings.limit, seed=settings.limit_seed))
+    if len(set(index.labels)) < 2:
+        raise InputError(
+            f"{settings.path}: every row has the label {index.labels[0]!r}; a sieve needs at least two classes.",
+            folder.one_class_hint(settings.path) if index.kind == "folder" else "Is --label-column right?",
+        )
+    return index
+
+
+def kind_of(path: Path) -> str:
+    """The key of SOURCES that reads this path."""
+    if path.is_dir():
+        return "folder"
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder.", "Check the path.")
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        jsonl.refuse_json(path)
+    if suffix not in _KINDS:
+        raise InputError(
+            f"{path}: not a dataset that noisesieve reads.",
+            f"Give an image folder, or a table that ends in {', '.join(_KINDS)}.",
+        )
+    return _KINDS[suffix]
+
+
+def stratified(labels: list[str], limit: int, *, seed: int) -> Ints:
+    """`limit` rows, every class by its share (one at least while there is room), in index order."""
+    if limit < 1:
+        raise UsageError("--limit must be at least 1.")
+    if limit >= len(labels):
+        return np.arange(len(labels), dtype=np.int64)
+    rng = np.random.default_rng(seed)
+    _, codes, counts = np.unique(np.array(labels, dtype=object), return_inverse=True, return_counts=True)
+    quota = counts * (limit / len(labels))
+    share = np.maximum(np.floor(quota).astype(np.int64), 1 if limit >= len(counts) else 0)
+    while share.sum() != limit:  # a few rounding units, by the largest remainder
+        step = 1 if share.sum() < limit else -1
+        room = (share < counts) if step > 0 else (share > 1 if limit >= len(counts) else share > 0)
+        gain = np.where(room, step * (quota - share), -np.inf)
+        share[int(gain.argmax())] += step
+    shuffled = rng.permutation(len(labels))
+    by_class = shuffled[np.argsort(codes[shuffled], kind="stable")]
+    starts = np.cumsum(counts) - counts
+    place_in_class = np.arange(len(labels)) - np.repeat(starts, counts)
+    return np.sort(by_class[place_in_class < np.repeat(share, counts)]).astype(np.int64)
+
+
+def _one_split(index: Index, split: str) -> Index:
+    if index.splits is None:
+        raise UsageError(f"--split {split}: this dataset has no splits.", "Leave the option out.")
+    rows = np.flatnonzero(np.array([name == split for name in index.splits]))
+    if len(rows) == 0:
+        raise UsageError(f"--split {split}: no such split.", f"There are: {', '.join(sorted(set(index.splits)))}.")
+    return index.take(rows.astype(np.int64))

@@ -1,0 +1,103 @@
+"""JSONL: one object a line. An image may be embedded as base64, alone or as {"bytes": …, "path": …}."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from noisesieve.errors import InputError
+from noisesieve.records import Index
+from noisesieve.settings import SourceSettings
+from noisesieve.sources.table import Table, to_index
+
+
+def read(settings: SourceSettings) -> Index:
+    """Index a JSONL file; the images themselves stay on disk until they are decoded."""
+    file = settings.path
+    rows: list[dict[str, Any]] = []
+    lines: list[int] = []
+    offsets: list[int] = []
+    names: dict[str, None] = {}  # every key, in the order of first sight
+    offset = 0
+    with file.open("rb") as blob:
+        for number, line in enumerate(blob, start=1):
+            if line.strip():
+                row = _object(line, file, number)
+                _refuse_multi_label(row.get(settings.label_column), settings, number)
+                names.update(dict.fromkeys(row))
+                if (image := _image_column(row, settings)) is not None:
+                    row[image] = None  # read again when it is decoded: the index stays small
+                rows.append(row)
+                lines.append(number)
+                offsets.append(offset)
+            offset += len(line)
+    embedded = _embedded(rows, names, settings)
+    if embedded is not None:
+        names.pop(embedded)
+    arrays = [_array([row.get(name) for row in rows]) for name in names]
+    table = Table(
+        pa.table(arrays, names=list(names)) if names else pa.table({}),
+        np.array(lines, dtype=np.int64),
+        embedded,
+        offsets.__getitem__,
+    )
+    return to_index(table, settings, "jsonl")
+
+
+def refuse_json(path: Path) -> NoReturn:
+    """Say what a .json file probably is, and what to do."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        head = file.read(1 << 20)
+    if '"annotations"' in head and '"images"' in head:
+        raise InputError(
+            f"{path}: looks like a COCO file, with several objects an image.",
+            "noisesieve judges one label an image: crop the objects into class folders first.",
+        )
+    raise InputError(f"{path}: a JSON document, not a table.", "Give one object a line, as .jsonl.")
+
+
+def _object(line: bytes, file: Path, number: int) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = getattr(error, "msg", None) or str(error)
+        raise InputError(f"{file}:{number}: not JSON ({reason}).", "Each line must be one JSON object.") from error
+    if not isinstance(row, dict):
+        raise InputError(f"{file}:{number}: not an object.", 'Each line must be one, as {"path": …, "label": …}.')
+    if "annotations" in row and "images" in row:
+        raise InputError(f"{file}:{number}: looks like a COCO file.", "noisesieve judges one label an image.")
+    return row
+
+
+def _refuse_multi_label(label: Any, settings: SourceSettings, number: int) -> None:
+    if isinstance(label, list | dict):
+        raise InputError(
+            f"{settings.path}:{number}: the label is a list: a multi-label dataset.",
+            "noisesieve judges one label an image.",
+        )
+
+
+def _image_column(row: dict[str, Any], settings: SourceSettings) -> str | None:
+    column = settings.image_column or ("image" if settings.path_column not in row else None)
+    return column if column in row else None
+
+
+def _embedded(rows: list[dict[str, Any]], names: dict[str, None], settings: SourceSettings) -> str | None:
+    if settings.image_column is not None:
+        if settings.image_column not in names:
+            raise InputError(f"{settings.path}: no column {settings.image_column!r}.", "Check --image-column.")
+        return settings.image_column
+    return "image" if "image" in names and settings.path_column not in names else None
+
+
+def _array(values: list[Any]) -> pa.Array:
+    """A column with its own type; where the types differ, as JSON text."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+        texts = [v if isinstance(v, str) or v is None else json.dumps(v, ensure_ascii=False) for v in values]
+        return pa.array(texts, pa.string())

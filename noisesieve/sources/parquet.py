@@ -1,0 +1,62 @@
+"""Parquet: columns keep their types; an image may be embedded as bytes or as Hugging Face's struct."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from noisesieve.errors import InputError
+from noisesieve.records import Index
+from noisesieve.settings import SourceSettings
+from noisesieve.sources.table import Table, to_index
+
+
+def read(settings: SourceSettings) -> Index:
+    """Index a Parquet file; the images themselves stay on disk until they are decoded."""
+    file = settings.path
+    try:
+        schema = pq.read_schema(file)
+        embedded = _embedded(schema, settings)
+        binary = [field.name for field in schema if _holds_bytes(field.type)]
+        names = [name for name in schema.names if name != embedded and name not in binary]
+        columns = pq.ParquetFile(file).read(columns=names)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{file}: not a readable Parquet file ({error}).", "Write it anew.") from error
+    columns = _decode_class_labels(columns, schema).replace_schema_metadata(None)
+    return to_index(Table(columns, None, embedded), settings, "parquet")
+
+
+def _holds_bytes(kind: pa.DataType) -> bool:
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return True
+    return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+
+
+def _embedded(schema: pa.Schema, settings: SourceSettings) -> str | None:
+    wanted = settings.image_column or "image"
+    if wanted in schema.names and _holds_bytes(schema.field(wanted).type):
+        return wanted
+    if settings.image_column is not None:
+        raise InputError(
+            f"{settings.path}: no column {settings.image_column!r} with image bytes.", "Check --image-column."
+        )
+    return None
+
+
+def _decode_class_labels(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Hugging Face stores a class as a number and its name in the file's metadata: show the name."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, ValueError, TypeError):
+        return table
+    for i, name in enumerate(table.column_names):
+        feature = features.get(name)
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and pa.types.is_integer(table[name].type):
+            names = pa.array(feature["names"], pa.string())
+            try:
+                table = table.set_column(i, name, names.take(table[name].combine_chunks()))
+            except pa.ArrowException:
+                continue  # numbers outside the names (-1 in test sets): they stay numbers
+    return table

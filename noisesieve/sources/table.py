@@ -1,0 +1,203 @@
+"""What every table has in common: which column is what, and what a table must not be."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from noisesieve.errors import InputError
+from noisesieve.names import file_of
+from noisesieve.records import Bools, Index, Ints, Place
+from noisesieve.settings import SourceSettings
+
+_BOXES = ({"bbox"}, {"bboxes"}, {"boxes"}, {"objects"}, {"xmin", "ymin", "xmax", "ymax"}, {"x_min", "y_min", "x_max", "y_max"})  # fmt: skip
+_TRUE = frozenset(("1", "true", "yes", "y", "t"))
+_FALSE = frozenset(("0", "false", "no", "n", "f", ""))
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as read: its columns without image bytes, the line of each row, and where embedded images lie."""
+
+    columns: pa.Table
+    lines: Ints | None  # first line of each row, from 1; None where the format has no lines
+    embedded: str | None = None  # the column that holds image bytes
+    position: Callable[[int], int] = int  # row → where the reader finds its cell
+
+
+def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
+    """Make the index of a table, or say which line is wrong and why."""
+    file = settings.path
+    names = table.columns.column_names
+    _refuse_detection(settings, names)
+    _need(settings.label_column, "--label-column", settings, names)
+    root = settings.root if settings.root is not None else file.parent
+    labels = _labels(table, settings)
+    used = {settings.label_column}
+    paths: list[str | None]
+    if table.embedded is not None:
+        paths = [None] * len(labels)
+        spot, column, position = os.fspath(file), table.embedded, table.position
+        places: Callable[[int], Place] = lambda i: Place(spot, column, position(i))  # noqa: E731
+    else:
+        _need(settings.path_column, "--path-column", settings, names)
+        used.add(settings.path_column)
+        given = _texts(table, settings.path_column, settings)
+        _refuse_outside(given, table, settings)
+        paths = list(given)
+        base = os.fspath(root)
+        places = lambda i: Place(file_of(base, given[i]))  # noqa: E731
+    splits = None
+    if "split" in names and "split" not in used:
+        used.add("split")
+        splits = _texts(table, "split", settings, empty=True)
+    return Index(
+        name=file.stem,
+        kind=kind,
+        root=root,
+        ids=_ids(table, settings, paths, used),
+        paths=paths,
+        labels=labels,
+        places=places,
+        lines=table.lines,
+        splits=splits,
+        trusted=_trusted(table, settings),
+        carried=table.columns.drop_columns(sorted(used)),
+        label_column=settings.label_column,
+    )
+
+
+def place_of(table: Table, settings: SourceSettings, row: int) -> str:
+    """`labels.csv:812`, or `labels.parquet, row 811` where there are no lines."""
+    if table.lines is not None:
+        return f"{settings.path}:{table.lines[row]}"
+    return f"{settings.path}, row {row}"
+
+
+def _need(column: str, option: str, settings: SourceSettings, names: list[str]) -> None:
+    if column not in names:
+        raise InputError(
+            f"{settings.path}: no column {column!r}. It has: {', '.join(map(repr, names)) or 'none'}.",
+            f"Name the right one with {option}.",
+        )
+
+
+def _labels(table: Table, settings: SourceSettings) -> list[str]:
+    column = table.columns[settings.label_column]
+    if pa.types.is_nested(column.type):
+        raise InputError(
+            f"{settings.path}: column {settings.label_column!r} holds lists: a multi-label dataset.",
+            "noisesieve judges one label an image.",
+        )
+    labels = _texts(table, settings.label_column, settings)
+    distinct = set(labels)
+    for label in distinct:
+        if _is_list(label) or any(_joins(label, separator, distinct) for separator in "|;,"):
+            row = labels.index(label)
+            raise InputError(
+                f"{place_of(table, settings, row)}: the label {label!r} names several classes: a multi-label dataset.",
+                "noisesieve judges one label an image.",
+            )
+    return labels
+
+
+def _is_list(label: str) -> bool:
+    if not (label.startswith("[") and label.endswith("]")):
+        return False
+    try:
+        return isinstance(json.loads(label.replace("'", '"')), list)
+    except ValueError:
+        return False
+
+
+def _joins(label: str, separator: str, distinct: set[str]) -> bool:
+    parts = label.split(separator)
+    return len(parts) > 1 and all(part and part in distinct for part in parts)
+
+
+def _texts(table: Table, column: str, settings: SourceSettings, *, empty: bool = False) -> list[str]:
+    """A column as strings, exactly as written; a missing value is an error unless `empty`."""
+    values = table.columns[column]
+    if pa.types.is_floating(values.type) and column == settings.label_column:
+        raise InputError(
+            f"{settings.path}: column {column!r} holds fractions, not labels.", "Name another with --label-column."
+        )
+    texts: list[str | None] = values.cast(pa.string()).to_pylist()
+    if not empty:
+        for row, text in enumerate(texts):
+            if text is None or text == "":
+                raise InputError(
+                    f"{place_of(table, settings, row)}: no {column}.", "Fill it in, or leave the row out of the table."
+                )
+    return [text or "" for text in texts]
+
+
+def _refuse_outside(paths: list[str], table: Table, settings: SourceSettings) -> None:
+    if settings.allow_outside:
+        return
+    for row, path in enumerate(paths):
+        if ".." in path or path[:1] in ("/", "\\") or path[1:2] == ":":
+            inside = os.path.normpath(path)
+            if os.path.isabs(path) or path[1:2] == ":" or inside == ".." or inside.startswith(".." + os.sep):
+                raise InputError(
+                    f"{place_of(table, settings, row)}: the path {path!r} leads out of the dataset's folder.",
+                    "Set --root to the folder above all images, or pass --allow-outside.",
+                )
+
+
+def _ids(table: Table, settings: SourceSettings, paths: list[str | None], used: set[str]) -> list[str]:
+    column = settings.id_column
+    if column is not None:
+        _need(column, "--id-column", settings, table.columns.column_names)
+        used.add(column)
+        ids = _texts(table, column, settings)
+        first: dict[str, int] = {}
+        for row, text in enumerate(ids):
+            if first.setdefault(text, row) != row:
+                raise InputError(
+                    f"{place_of(table, settings, row)}: the id {text!r} stands in row {first[text]} too.",
+                    "Ids must be unique: choose another --id-column.",
+                )
+        return ids
+    taken = {path for path in paths if path is not None}
+    seen: set[str] = set()
+    unique: list[str] = []
+    for row, path in enumerate(paths):
+        name = str(row) if path is None else path
+        if name in seen:  # the same file listed again: its own row, its own id
+            name = f"{path}#{row}"
+            while name in taken:
+                name += "#"
+        seen.add(name)
+        unique.append(name)
+    return unique
+
+
+def _trusted(table: Table, settings: SourceSettings) -> Bools | None:
+    column = settings.trusted_column
+    if column is None:
+        return None
+    _need(column, "--trusted-column", settings, table.columns.column_names)
+    words = [text.strip().lower() for text in _texts(table, column, settings, empty=True)]
+    for row, word in enumerate(words):
+        if word not in _TRUE and word not in _FALSE:
+            raise InputError(
+                f"{place_of(table, settings, row)}: {column} is {word!r}, neither yes nor no.",
+                "Use true / false, 1 / 0 or yes / no.",
+            )
+    return np.array([word in _TRUE for word in words], dtype=np.bool_)
+
+
+def _refuse_detection(settings: SourceSettings, names: list[str]) -> None:
+    lower = {name.lower() for name in names}
+    for boxes in _BOXES:
+        if boxes <= lower and not boxes <= {settings.label_column.lower()}:
+            raise InputError(
+                f"{settings.path}: looks like a detection table (columns {', '.join(sorted(boxes))}).",
+                "noisesieve judges one label an image: crop the objects first, or drop those columns.",
+            )
