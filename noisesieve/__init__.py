@@ -1,1 +1,45 @@
+"""noisesieve finds wrong labels in image datasets: one training run, a closed-form threshold, a report.
+
+    import noisesieve
+    report = noisesieve.scan("./dataset")
+    report.to_pandas()
+
+Importing this loads neither torch nor pandas; calling it does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
 __version__ = "0.1.0"
+__all__ = ["Report", "__version__", "read_report", "scan"]
+
+if TYPE_CHECKING:
+    from noisesieve.report import Report
+
+
+def scan(path: str | Path, **options: Any) -> Report:
+    """Scan a dataset and return its report; the run folder is written as by `noisesieve scan`.
+
+    Options are those of the command line, with underscores: `output="run"`, `epochs=20`, `label_column="class"`.
+    """
+    from noisesieve.pipeline import scan as run
+    from noisesieve.settings import scan_settings
+
+    return run(scan_settings(path, **options))
+
+
+def read_report(path: str | Path) -> Report:
+    """Open the report of a finished run: its folder, or the report.parquet itself."""
+    from noisesieve.report import read_report as read
+
+    return read(path)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Report":
+        from noisesieve.report import Report
+
+        return Report
+    raise AttributeError(f"module 'noisesieve' has no attribute {name!r}")

@@ -91,3 +91,13 @@ def locked(folder: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             owner.unlink()
         lock.release()
+        _tidy(folder)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove a folder that holds nothing but its lock: a refused run leaves nothing behind."""
+    with contextlib.suppress(OSError):
+        if {entry.name for entry in folder.iterdir()} <= {".lock"}:
+            (folder / ".lock").unlink(missing_ok=True)
+            folder.rmdir()
+            folder.parent.rmdir()  # `noisesieve-runs`, where it is empty too

@@ -107,6 +107,23 @@ class Scores:
     facts: dict[str, Any]  # what the run decided for itself: flips, length of the warm-up
 
 
+@dataclass(frozen=True)
+class Verdicts:
+    """What the sieve says of every readable row, and why."""
+
+    loss: Floats  # (N,), as all below
+    regularizer: Floats
+    regularized_loss: Floats
+    threshold: Floats
+    margin: Floats  # zero or above: corrupted
+    corrupted: Bools
+    paper_corrupted: Bools  # the same with the paper's eps
+    rank: Ints  # 1 = most suspicious
+    label_probability: Floats
+    corruption_probability: Floats
+    undecided: int  # rows whose margin is zero within rounding
+
+
 class Watcher(Protocol):
     """Whoever watches a run: the terminal, a test, or nobody."""
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
+
+from noisesieve.errors import UsageError
 
 PRESETS = ("auto", "cifar", "clothing1m")
 SCORE_PASSES = ("eval", "train")
@@ -119,3 +122,63 @@ class ScanSettings:
             "wishes": asdict(self.wishes),
             "probabilities": self.probabilities,
         }
+
+
+def scan_settings(path: str | Path, **options: Any) -> ScanSettings:
+    """Settings from flat options, as the command line and the Python API have them. Unknown names are refused."""
+    groups: dict[str, Any] = {"source": SourceSettings, "pixels": PixelSettings, "wishes": Wishes}
+    sorted_options: dict[str, dict[str, Any]] = {"source": {"path": Path(path)}, "pixels": {}, "wishes": {}}
+    own: dict[str, Any] = {}
+    for name, value in options.items():
+        for group, kind in groups.items():
+            if name in {field.name for field in fields(kind)} - {"path"}:
+                sorted_options[group][name] = value
+                break
+        else:
+            if name not in {field.name for field in fields(ScanSettings)} - groups.keys():
+                raise UsageError(f"scan has no option {name!r}.")
+            own[name] = value
+    for group, name in (("source", "root"), ("pixels", "cache_dir")):
+        if sorted_options[group].get(name) is not None:
+            sorted_options[group][name] = Path(sorted_options[group][name])
+    if own.get("output") is not None:
+        own["output"] = Path(own["output"])
+    sorted_options["source"].setdefault("limit_seed", options.get("seed", 0))
+    made = {group: kind(**sorted_options[group]) for group, kind in groups.items()}
+    return _checked(ScanSettings(**made, **own))
+
+
+def _checked(settings: ScanSettings) -> ScanSettings:
+    """Refuse values that cannot mean anything."""
+    wishes = settings.wishes
+    choices = (
+        ("--preset", wishes.preset, PRESETS),
+        ("--score-pass", wishes.score_pass, SCORE_PASSES),
+        ("--device", settings.device, DEVICES),
+        ("--probabilities", settings.probabilities, PROBABILITIES),
+    )
+    for option, value, allowed in choices:
+        if value not in allowed:
+            raise UsageError(f"{option} {value}: unknown.", f"Choose {', '.join(allowed)}.")
+    for option, number, low, high in (
+        ("--loop-eps", wishes.loop_eps, 0.0, 1.0),
+        ("--sieve-eps", wishes.sieve_eps, 0.0, 1.0),
+        ("--lr", wishes.lr, 0.0, math.inf),
+    ):
+        if number is not None and not low < number <= high:
+            raise UsageError(f"{option} {number:g}: must be above {low:g} and at most {high:g}.")
+    for option, count, least in (
+        ("--image-size", wishes.image_size, 8),
+        ("--epochs", wishes.epochs, 1),
+        ("--warmup-epochs", wishes.warmup_epochs, 0),
+        ("--ramp-epochs", wishes.ramp_epochs, 0),
+        ("--sieve-start", wishes.sieve_start, 1),
+        ("--batch-size", wishes.batch_size, 2),
+        ("--beta", wishes.beta, 0),
+        ("--limit", settings.source.limit, 2),
+        ("--workers", settings.pixels.workers, 1),
+        ("--seed", wishes.seed, 0),
+    ):
+        if count is not None and count < least:
+            raise UsageError(f"{option} {count:g}: must be at least {least}.")
+    return settings

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from platformdirs import user_cache_path
@@ -14,10 +15,10 @@ from platformdirs import user_cache_path
 from noisesieve.pixels.cache import Cache, CachedPixels, Entry, make_store
 from noisesieve.pixels.crew import Answer, Crew, Task
 from noisesieve.pixels.stream import StreamedPixels
-from noisesieve.records import Index, Ints, Looks, Pixels, Watcher
+from noisesieve.records import Index, Ints, Looks, Pixels, Place, Watcher
 from noisesieve.settings import PixelSettings
 
-__all__ = ["Decoded", "default_cache_dir", "decode", "look", "pixel_bytes"]
+__all__ = ["Decoded", "decode", "default_cache_dir", "from_document", "look", "pixel_bytes", "to_document"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,21 @@ def decode(
     if settings.cache and not died and not changed:
         entry = cache.keep(building, entry)
     return _from_entry(looks, entry, size, reused=False)
+
+
+def to_document(pixels: Pixels) -> dict[str, Any]:
+    """Pixels as plain data, for the other ranks of a run."""
+    if isinstance(pixels, CachedPixels):
+        return {"file": str(pixels.file), "size": pixels.size, "slots": pixels.slots.tolist()}
+    return asdict(pixels)  # type: ignore[call-overload, no-any-return]
+
+
+def from_document(document: dict[str, Any]) -> Pixels:
+    """The pixels that `to_document` described."""
+    if "slots" in document:
+        slots = np.array(document["slots"], dtype=np.int64)
+        return CachedPixels(Path(document["file"]), document["size"], slots)
+    return StreamedPixels(**{**document, "places": [Place(**place) for place in document["places"]]})
 
 
 def _room(settings: PixelSettings, folder: Path) -> int:

@@ -1,0 +1,69 @@
+"""Checkpoints: safetensors with their own SHA-256 behind them, the previous one kept, nothing unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from noisesieve.errors import StateError
+from noisesieve.files import replacing
+
+DIGEST = 32  # bytes of SHA-256 at the end of the file
+KEPT = 2
+
+
+class Checkpoints:
+    """The checkpoints of one run folder, newest last."""
+
+    def __init__(self, folder: Path, *, identity: str, warn: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._identity = identity  # of settings and data: another run's checkpoint is not ours
+        self._warn = warn
+
+    def save(self, number: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Write checkpoint `number`, whole or not at all, then forget all but the last two."""
+        metadata = {"identity": self._identity, "facts": json.dumps(facts)}
+        blob = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, metadata)
+        with replacing(self._folder / f"{number:08}.ckpt") as file:
+            file.write(blob)
+            file.write(hashlib.sha256(blob).digest())
+        for old in self._files()[:-KEPT]:
+            old.unlink(missing_ok=True)
+
+    def latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """The newest sound checkpoint, or None where there is none yet. A damaged one is named."""
+        files = self._files()
+        for file in reversed(files):
+            found = self._read(file)
+            if found is not None:
+                return found
+            self._warn(f"{file.name} is damaged (its SHA-256 does not match); using the checkpoint before it.")
+        if files:
+            raise StateError(
+                f"{self._folder}: every checkpoint is damaged.", "Start the run anew with --force."
+            )
+        return None
+
+    def _files(self) -> list[Path]:
+        return sorted(self._folder.glob("*.ckpt"))
+
+    def _read(self, file: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        content = file.read_bytes()
+        blob, mark = content[:-DIGEST], content[-DIGEST:]
+        if hashlib.sha256(blob).digest() != mark:
+            return None
+        try:
+            header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
+            metadata = header["__metadata__"]
+            if metadata["identity"] != self._identity:
+                return None
+            return load(blob), json.loads(metadata["facts"])
+        except (SafetensorError, KeyError, ValueError):
+            return None

@@ -1,0 +1,374 @@
+"""The alternate search: train on the rows that passed, score every row, sieve again.
+
+Randomness is a function of (seed, epoch, step), never of what ran before: a run that resumes from any step
+ends in the same bits as one that was never disturbed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from noisesieve.errors import Stopped, TrainingError
+from noisesieve.learn import warmup
+from noisesieve.learn.augment import pad_crop, random_flip
+from noisesieve.learn.checkpoint import Checkpoints
+from noisesieve.learn.feed import Feed, make_deterministic
+from noisesieve.learn.losses import training_loss
+from noisesieve.learn.schedule import Timeline
+from noisesieve.learn.state import State, fresh
+from noisesieve.learn.world import World
+from noisesieve.records import Pixels, Scores, Watcher
+from noisesieve.settings import Recipe
+from noisesieve.sieve.formulas import margin
+
+SCORE_BATCH = 512
+SAVE_SECONDS = 300.0  # a long epoch is saved on the way
+SKIPPED_SHARE = 0.05  # of an epoch's batches: more are worth a warning
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is to be learnt, by readable row: pictures, given labels, and rows known to be right."""
+
+    pixels: Pixels
+    labels: Tensor  # (N,) int64
+    classes: int
+    trusted: Tensor  # (N,) bool: never sieved out
+
+
+def prior_of(labels: Tensor, classes: int) -> Tensor:
+    """The frequency of each given label over the whole noisy dataset, (K,) float64."""
+    return torch.bincount(labels, minlength=classes).double() / len(labels)
+
+
+def train(
+    lesson: Lesson,
+    recipe: Recipe,
+    *,
+    world: World,
+    watcher: Watcher,
+    checkpoints: Checkpoints | None,
+    stop: Callable[[], Stopped | None],
+) -> tuple[State, Scores]:
+    """Run the whole recipe, from the last checkpoint where there is one."""
+    return Loop(lesson, recipe, world=world, watcher=watcher, checkpoints=checkpoints, stop=stop).run()
+
+
+class Loop:
+    """One training run. `run` reads in order; everything else is a step of it."""
+
+    def __init__(
+        self,
+        lesson: Lesson,
+        recipe: Recipe,
+        *,
+        world: World,
+        watcher: Watcher,
+        checkpoints: Checkpoints | None,
+        stop: Callable[[], Stopped | None],
+    ) -> None:
+        make_deterministic(world.device)
+        self.recipe, self.world, self.watcher, self.checkpoints, self.stop = recipe, world, watcher, checkpoints, stop
+        self.rows = len(lesson.labels)
+        self.classes = lesson.classes
+        self.labels = lesson.labels
+        self.trusted = lesson.trusted
+        self.feed = Feed(lesson.pixels, world.device)
+        self.prior = prior_of(lesson.labels, lesson.classes)
+        self.device_prior = self.prior.to(world.device, torch.float32)
+        self.held_out = self.labels.new_zeros(0)
+        if recipe.adaptive_warmup or recipe.flip is None:
+            self.held_out = warmup.held_out_rows(self.labels, seed=recipe.seed)
+        sync_norm = world.size > 1 and world.device.type == "cuda"
+        self.state = fresh(recipe, rows=self.rows, classes=self.classes, device=world.device, sync_norm=sync_norm)
+        self.state.mean, self.state.std = self.feed.mean.tolist(), self.feed.std.tolist()
+        if len(self.held_out) == 0:  # nobody to ask: the full warm-up, and no flips unless asked for
+            self.state.warmup = recipe.warmup_epochs
+            self.state.flip = bool(recipe.flip)
+        self.seconds = {"train": 0.0, "score": 0.0}
+        self.saved_at = time.monotonic()
+
+    @property
+    def timeline(self) -> Timeline:
+        """The schedule, with the longest warm-up while its end is unknown."""
+        known = self.state.warmup
+        return Timeline(self.recipe, self.recipe.warmup_epochs if known is None else known)
+
+    def run(self) -> tuple[State, Scores]:
+        """Train, score and sieve until the last epoch."""
+        state = self.state
+        if self.checkpoints is not None and (found := self.checkpoints.latest()) is not None:
+            state.restore(*found)
+            self.watcher.note(f"Resuming in epoch {state.epoch}, step {state.step}.")
+        self.watcher.stage("training", self.timeline.epochs * self.rows)
+        self.watcher.advance((state.epoch - 1) * self.rows)
+        while state.epoch <= self.timeline.epochs:
+            self.train_epoch()
+            self.score_epoch()
+            state.epoch, state.step, state.epoch_facts = state.epoch + 1, 0, {}
+            self.save()
+        self.watcher.finish()
+        return state, self.scores()
+
+    def scores(self) -> Scores:
+        """What the last epochs say of every row."""
+        state, timeline = self.state, self.timeline
+        assert state.prob_sum is not None
+        sieve_epochs = max(1, timeline.epochs - timeline.sieve_start + 1)
+        return Scores(
+            probs=(state.prob_sum / state.prob_count).numpy(),
+            flagged_epochs=(state.dropped.double() / sieve_epochs).numpy(),
+            prior=self.prior.numpy(),
+            beta=timeline.beta(timeline.epochs),
+            history=state.history,
+            facts={
+                "warmup_epochs": timeline.warmup,
+                "epochs": timeline.epochs,
+                "sieve_start": timeline.sieve_start,
+                "flip": bool(state.flip),
+                "held_out": len(self.held_out),
+                "held_out_agreement": state.agreement,
+            },
+        )
+
+    # Training: one epoch over the rows that passed the sieve.
+
+    def train_epoch(self) -> None:
+        """The steps of this epoch that are still to do."""
+        state = self.state
+        batches = self.epoch_batches()
+        start = time.monotonic()
+        state.epoch_facts = state.epoch_facts or {"loss": 0.0, "kept": 0, "skipped": 0}
+        state.model.train()
+        todo = [self.batch_rows(batch) for batch in batches[state.step :]]
+        for images, (kept, mine) in zip(self.feed.batches([mine for _, mine in todo]), todo, strict=True):
+            stopping = self.train_step(images, mine, kept, len(batches))
+            state.step += 1
+            self.show(len(batches[state.step - 1]))
+            if stopping or (self.world.size == 1 and self.stop() is not None):
+                self.seconds["train"] += time.monotonic() - start
+                self.halt()
+            if time.monotonic() - self.saved_at > SAVE_SECONDS:
+                self.save()
+        self.seconds["train"] += time.monotonic() - start
+        if state.epoch_facts["skipped"] > SKIPPED_SHARE * len(batches):
+            skipped = int(state.epoch_facts["skipped"])
+            self.watcher.warn(f"Epoch {state.epoch}: {skipped} of {len(batches)} batches had every row sieved out.")
+
+    def epoch_batches(self) -> list[Tensor]:
+        """This epoch's rows in batches, shuffled by seed and epoch; an incomplete last batch is left out."""
+        order = torch.randperm(self.rows, generator=self.generator(self.state.epoch, 0))
+        if self.timeline.phase(self.state.epoch) == "warm-up":
+            order = order[~torch.isin(order, self.held_out)]
+        size = min(self.recipe.batch_size, len(order))
+        return list(order[: len(order) - len(order) % size].split(size))
+
+    def batch_rows(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of a batch that take part, over all ranks and on this one."""
+        kept = batch if self.recipe.score_pass == "train" else batch[self.state.keep[batch]]
+        mine = kept[self.world.rank :: self.world.size]
+        return kept, mine if len(mine) else kept[:1]  # a rank without a row runs one with weight zero
+
+    def train_step(self, images: Tensor, mine: Tensor, kept: Tensor, steps: int) -> bool:
+        """One update; True when a rank was asked to stop. A batch without a kept row changes nothing."""
+        state, recipe, world = self.state, self.recipe, self.world
+        keep = state.keep[kept]
+        if not keep.any():
+            state.epoch_facts["skipped"] += 1
+            return False
+        generator = self.generator(state.epoch, state.step + 1, world.rank)
+        images = pad_crop(images, generator)
+        if state.flip:
+            images = random_flip(images, generator)
+        for group in state.optimizer.param_groups:
+            group["lr"] = self.timeline.learning_rate(state.epoch, state.step / steps)
+        with state.precision.autocast():
+            logits = state.model(self.feed.normalize(images))
+        labels = self.labels[mine].to(world.device)
+        weight = state.keep[mine].float() / float(keep.sum()) * (world.rank < len(kept))
+        losses = training_loss(logits, labels, self.device_prior, self.timeline.beta(state.epoch))
+        loss = (losses * weight.to(losses)).sum()
+        scaler = state.precision.scaler
+        state.optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        parameters = list(state.model.parameters())
+        stopping = world.add_gradients(parameters, self.stop() is not None)
+        scaler.unscale_(state.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, recipe.clip_norm)
+        self.require_finite(loss if scaler.is_enabled() else loss + norm)  # a scaler expects infinite norms
+        scaler.step(state.optimizer)
+        scaler.update()
+        state.updates += 1
+        state.update_average(steps, recipe.ema_epochs)
+        state.epoch_facts["loss"] += float(loss) * int(keep.sum())
+        state.epoch_facts["kept"] += int(keep.sum())
+        if recipe.score_pass == "train":
+            self.note_train_scores(logits, labels, kept, mine)
+        return stopping
+
+    def require_finite(self, value: Tensor) -> None:
+        """Stop with a diagnosis before a broken number reaches the weights."""
+        if not torch.isfinite(value):
+            raise TrainingError(
+                f"The loss is not finite in epoch {self.state.epoch}, step {self.state.step + 1}.",
+                "Lower --lr or --beta, or lengthen --warmup-epochs. The last checkpoint is kept.",
+            )
+
+    # Scoring: every row, in eval mode, un-augmented.
+
+    def score_epoch(self) -> None:
+        """Close the epoch: in the warm-up ask the held-out rows, later score all rows and sieve."""
+        state, timeline = self.state, self.timeline
+        start = time.monotonic()
+        if timeline.phase(state.epoch) == "warm-up":
+            self.watch_warmup()
+            timeline = self.timeline  # its end may be known now
+        if state.epoch >= timeline.sieve_start:
+            state.dropped += ~state.keep
+        flagged = undecided = 0
+        last = state.epoch == timeline.epochs
+        if last or (timeline.scores_after(state.epoch) and self.recipe.score_pass == "eval"):
+            probs = self.score(torch.arange(self.rows))
+            margins = margin(probs, self.labels, self.recipe.loop_eps)
+            flagged = int((margins >= 0).sum())
+            undecided = int((margins.abs() <= 1e-9 * margins.abs().max()).sum())
+            if state.epoch > timeline.epochs - self.recipe.average_epochs or last:
+                state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs
+                state.prob_count += 1
+            state.pending = margins < 0
+        kept = int(state.keep.sum())
+        if state.pending is not None and not last:
+            self.sieve(state.pending)
+        state.pending = None
+        self.seconds["score"] += time.monotonic() - start
+        self.record(kept, flagged, undecided)
+
+    def score(self, rows: Tensor, *, mirrored: bool | None = None) -> Tensor:
+        """Class probabilities (n, K) in float64 by the averaged weights; both views where flips are allowed."""
+        state = self.state
+        self.world.mean_([b for b in state.model.buffers() if b.is_floating_point()])
+        self.world.mean_([b for b in state.average.buffers() if b.is_floating_point()])
+        mine = self.world.part(rows)
+        found = []
+        state.average.eval()
+        batches = list(mine.split(SCORE_BATCH)) if len(mine) else []
+        with torch.inference_mode():
+            for images in self.feed.batches(batches):
+                found.append(self.probabilities(self.feed.normalize(images), mirrored))
+                if self.world.size == 1 and self.stop() is not None:
+                    self.halt()
+        probs = torch.cat(found) if found else torch.zeros((0, self.classes), dtype=torch.float64)
+        return self.world.gather(probs, len(rows))
+
+    def probabilities(self, images: Tensor, mirrored: bool | None) -> Tensor:
+        views = [images.flip(3)] if mirrored else [images]
+        if mirrored is None and self.state.flip:
+            views.append(images.flip(3))
+        total = torch.zeros((len(images), self.classes), dtype=torch.float64)
+        for view in views:
+            with self.state.precision.autocast():
+                logits = self.state.average(view)
+            total += logits.cpu().double().softmax(dim=1)
+        return total / len(views)
+
+    def sieve(self, clean: Tensor) -> None:
+        """Set v for the next epoch; dropping everything is a diagnosis, not a verdict."""
+        state = self.state
+        clean = clean | self.trusted
+        if state.epoch + 1 < self.timeline.sieve_start:
+            return
+        if not clean.any():
+            raise TrainingError(
+                f"Every row was sieved out after epoch {state.epoch}: the network predicts no given label.",
+                "Lengthen --warmup-epochs, lower --beta, or check that labels and images belong together.",
+            )
+        state.keep = clean
+
+    def note_train_scores(self, logits: Tensor, labels: Tensor, batch: Tensor, mine: Tensor) -> None:
+        """--score-pass train: the augmented batch itself says v for the next epoch, as in the authors' code."""
+        state = self.state
+        gaps = margin(logits.detach().double().softmax(dim=1), labels, self.recipe.loop_eps)
+        clean = torch.zeros(self.rows)
+        clean[mine] = (gaps < 0).float().cpu() * (self.world.rank < len(batch))
+        if state.pending is None:
+            state.pending = state.keep.clone()  # rows outside every batch keep their v
+        state.pending[batch] = self.world.sum(clean[batch]) > 0
+
+    # The warm-up's two questions.
+
+    def watch_warmup(self) -> None:
+        """May beta rise? May pictures be mirrored? Ask the held-out rows."""
+        state, recipe = self.state, self.recipe
+        if len(self.held_out) == 0 or (state.warmup is not None and state.flip is not None):
+            return
+        labels = self.labels[self.held_out]
+        plain = self.score(self.held_out, mirrored=False)
+        state.agreement.append(float(plain.gather(1, labels[:, None]).mean()))
+        if state.flip is None and state.epoch >= min(warmup.FLIP_TRIAL, recipe.warmup_epochs):
+            state.flip = warmup.flipping_is_harmless(plain, self.score(self.held_out, mirrored=True), labels)
+        over = state.epoch == recipe.warmup_epochs or warmup.has_levelled_off(state.agreement)
+        if state.warmup is None and over:
+            state.warmup = state.epoch
+
+    # Progress, history, checkpoints.
+
+    def record(self, kept: int, flagged: int, undecided: int) -> None:
+        state, timeline = self.state, self.timeline
+        facts = state.epoch_facts
+        seconds = self.seconds["train"]
+        steps = len(self.epoch_batches())
+        state.history.append(
+            {
+                "epoch": state.epoch,
+                "phase": timeline.phase(state.epoch),
+                "beta": timeline.beta(state.epoch),
+                "learning_rate": timeline.learning_rate(state.epoch, (steps - 1) / steps),
+                "train_loss": facts["loss"] / facts["kept"] if facts["kept"] else None,
+                "kept": kept,
+                "flagged": flagged,
+                "undecided": undecided,
+                "steps": steps,
+                "skipped_steps": int(facts["skipped"]),
+                "train_seconds": seconds,
+                "score_seconds": self.seconds["score"],
+                "images_per_second": facts["kept"] / seconds if seconds else 0.0,
+            }
+        )
+        self.seconds = {"train": 0.0, "score": 0.0}
+
+    def show(self, images: int) -> None:
+        state, timeline = self.state, self.timeline
+        kept = int(state.keep.sum())
+        self.watcher.advance(
+            images,
+            total=timeline.epochs * self.rows,
+            phase=timeline.phase(state.epoch),
+            epoch=state.epoch,
+            epochs=timeline.epochs,
+            beta=timeline.beta(state.epoch),
+            kept=kept,
+            flagged=self.rows - kept,
+        )
+
+    def save(self) -> None:
+        """Write a checkpoint, on rank 0."""
+        self.saved_at = time.monotonic()
+        if self.checkpoints is not None and self.world.leads:
+            self.checkpoints.save(self.state.updates * 2 + (self.state.step == 0), *self.state.to_checkpoint())
+
+    def halt(self) -> None:
+        """Leave a checkpoint and stop as asked."""
+        self.save()
+        raise self.stop() or Stopped("Another rank was asked to stop.", exit_code=143)
+
+    def generator(self, *place: int) -> torch.Generator:
+        """Randomness that depends on the seed and the place in the run alone."""
+        seed = self.recipe.seed
+        for number in place:
+            seed = (seed * 6364136223846793005 + number * 1442695040888963407 + 1) % 2**63
+        return torch.Generator().manual_seed(seed)

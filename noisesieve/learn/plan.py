@@ -1,0 +1,191 @@
+"""What `--preset` means here: every choice of training, from the wishes, the data and the device."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from noisesieve.errors import UsageError
+from noisesieve.learn.backbones import BACKBONES, build
+from noisesieve.learn.losses import training_loss
+from noisesieve.records import Ints
+from noisesieve.settings import Recipe, Wishes
+
+SIZES = (16, 24, 32, 48, 64, 96, 128, 160, 224)
+CPU_LARGEST = 48
+GPU_LARGEST = 128
+
+
+def plan(wishes: Wishes, *, rows: int, classes: int, longest_sides: Ints, device: str) -> Recipe:
+    """The recipe that this dataset gets on this device; what the user asked for stands above all."""
+    recipe = _PRESETS[wishes.preset](rows, classes, _natural_size(longest_sides), device)
+    return _with_wishes(recipe, wishes)
+
+
+def image_size(wishes: Wishes, *, longest_sides: Ints, device: str) -> int:
+    """The training size alone, for decoding."""
+    return plan(wishes, rows=1, classes=2, longest_sides=longest_sides, device=device).image_size
+
+
+def _natural_size(longest_sides: Ints) -> int:
+    """The smallest size that shows the median picture whole."""
+    typical = float(np.median(longest_sides)) if len(longest_sides) else SIZES[-1]
+    return next((size for size in SIZES if size >= typical), SIZES[-1])
+
+
+def _auto(rows: int, classes: int, natural: int, device: str) -> Recipe:
+    """Minutes on two cores for a few thousand images; a full ResNet where there is a GPU."""
+    gpu = device != "cpu"
+    size = min(natural, GPU_LARGEST if gpu else CPU_LARGEST)
+    batch = 64 if rows < 20_000 else 128
+    warmup = 30 if rows < 20_000 else 20
+    ramp, rest = 8, 12
+    return Recipe(
+        backbone="resnet34" if gpu else "resnet8" if rows < 50_000 else "resnet20",
+        image_size=size,
+        epochs=warmup + ramp + rest,
+        warmup_epochs=warmup,
+        ramp_epochs=ramp,
+        sieve_start=warmup + ramp // 2 + 1,
+        batch_size=batch,
+        lr=0.1,
+        adaptive_warmup=True,
+    )
+
+
+def _cifar(rows: int, classes: int, natural: int, device: str) -> Recipe:
+    """The paper's recipe for CIFAR, its rule (eps 1e-8 in the loop and for the verdict) included."""
+    return Recipe(
+        backbone="resnet34",
+        image_size=32,
+        epochs=100,
+        warmup_epochs=10,
+        ramp_epochs=30,
+        sieve_start=30,
+        batch_size=64,
+        lr=0.1,
+        lr_schedule="steps",
+        lr_steps=(50,),
+        nesterov=False,
+        flip=True,
+        ema_epochs=0,
+        average_epochs=1,
+        loop_eps=1e-8,
+        sieve_eps=1e-8,
+    )
+
+
+def _clothing1m(rows: int, classes: int, natural: int, device: str) -> Recipe:
+    """The paper's schedule for Clothing1M. Sieve start, momentum and weight decay are ours: the paper has none."""
+    return Recipe(
+        backbone="resnet50",
+        image_size=224,
+        epochs=120,
+        warmup_epochs=80,
+        ramp_epochs=20,
+        sieve_start=100,
+        batch_size=32,
+        lr=0.01,
+        lr_schedule="steps",
+        lr_steps=(30, 60, 90),
+        beta=0.4,
+        nesterov=False,
+        weight_decay=1e-3,
+        flip=True,
+        ema_epochs=0,
+        average_epochs=1,
+        loop_eps=1e-8,
+        sieve_eps=1e-8,
+    )
+
+
+_PRESETS = {"auto": _auto, "cifar": _cifar, "clothing1m": _clothing1m}
+
+
+def _with_wishes(recipe: Recipe, wishes: Wishes) -> Recipe:
+    """Overrides; a shorter or longer run keeps the proportions of what was not asked for."""
+    chosen = {name: value for name in _PLAIN if (value := getattr(wishes, name)) is not None}
+    scale = (wishes.epochs or recipe.epochs) / recipe.epochs
+    epochs = wishes.epochs or recipe.epochs
+    warmup = wishes.warmup_epochs if wishes.warmup_epochs is not None else round(recipe.warmup_epochs * scale)
+    ramp = wishes.ramp_epochs if wishes.ramp_epochs is not None else round(recipe.ramp_epochs * scale)
+    lead = (recipe.sieve_start - recipe.warmup_epochs) / (recipe.epochs - recipe.warmup_epochs)
+    start = wishes.sieve_start or min(epochs, warmup + max(1, round(lead * (epochs - warmup))))
+    if wishes.epochs is None and wishes.warmup_epochs is not None:
+        epochs = max(epochs - recipe.warmup_epochs, 1) + warmup  # a longer warm-up takes nothing from the sieve
+        start = wishes.sieve_start or recipe.sieve_start - recipe.warmup_epochs + warmup
+    made = Recipe(
+        **{
+            **vars(recipe),
+            **chosen,
+            "epochs": epochs,
+            "warmup_epochs": warmup,
+            "ramp_epochs": ramp,
+            "sieve_start": max(1, start),
+            "lr_steps": tuple(round(step * scale) for step in recipe.lr_steps),
+            "adaptive_warmup": recipe.adaptive_warmup and wishes.warmup_epochs is None and wishes.sieve_start is None,
+        }
+    )
+    _check(made)
+    return made
+
+
+_PLAIN = ("backbone", "image_size", "beta", "batch_size", "lr", "flip", "loop_eps", "sieve_eps", "score_pass", "seed")
+
+
+def _check(recipe: Recipe) -> None:
+    if recipe.backbone not in BACKBONES:
+        raise UsageError(f"--backbone {recipe.backbone}: unknown.", f"There are: {', '.join(BACKBONES)}.")
+    if recipe.warmup_epochs >= recipe.epochs:
+        raise UsageError(
+            f"--warmup-epochs {recipe.warmup_epochs} leaves nothing of {recipe.epochs} epochs for the sieve.",
+            "Raise --epochs or lower --warmup-epochs.",
+        )
+    if recipe.sieve_start > recipe.epochs:
+        raise UsageError(f"--sieve-start {recipe.sieve_start} lies behind the last epoch, {recipe.epochs}.")
+    if recipe.beta > 1 and recipe.warmup_epochs == 0:
+        raise UsageError(
+            "--warmup-epochs 0 with beta above 1 locks the first guesses in.", "Give at least one epoch of warm-up."
+        )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run would cost here, at most."""
+
+    seconds: float
+    memory_bytes: int
+    cache_bytes: int
+    images_per_second: float
+
+
+def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -> Estimate:
+    """Time a few real training steps on blank pictures and multiply."""
+    batch = min(recipe.batch_size, 64 if recipe.backbone in ("resnet8", "resnet20") else 8)
+    model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=0)
+    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images = torch.zeros((batch, 3, recipe.image_size, recipe.image_size), device=device)
+    images = images.contiguous(memory_format=torch.channels_last)
+    labels = torch.zeros(batch, dtype=torch.int64, device=device)
+    prior = torch.full((classes,), 1 / classes, device=device)
+    seconds = []
+    for _ in range(4):
+        start = time.monotonic()
+        loss = training_loss(model(images), labels, prior, 0.0).mean()
+        loss.backward()
+        float(loss)
+        seconds.append(time.monotonic() - start)
+    rate = batch / min(seconds[1:])
+    scored = recipe.epochs - recipe.sieve_start + 2
+    views = 2 if recipe.flip is not False else 1
+    passes = recipe.epochs + scored * views / 3  # a forward pass costs about a third of a step
+    weights = sum(p.numel() for p in model.parameters()) * 4
+    return Estimate(
+        seconds=rows * passes / rate,
+        memory_bytes=int(4 * weights + rows * classes * 24 + 600 * 2**20),
+        cache_bytes=rows * recipe.image_size**2 * 3,
+        images_per_second=rate,
+    )

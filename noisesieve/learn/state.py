@@ -1,0 +1,112 @@
+"""All that training changes, and its way into a checkpoint and back. A resumed run continues bit for bit."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from noisesieve.learn.backbones import build
+from noisesieve.learn.feed import Precision
+from noisesieve.settings import Recipe
+
+
+@dataclass
+class State:
+    """Where training stands. Epoch and step are the next to do."""
+
+    model: nn.Module
+    average: nn.Module  # the weights that score: an exponential mean of the model's
+    optimizer: torch.optim.SGD
+    precision: Precision
+    keep: Tensor  # (N,) bool: v of this epoch
+    dropped: Tensor  # (N,) int64: sieve epochs without this row
+    mean: list[float] = field(default_factory=list)  # of the pixels, a channel
+    std: list[float] = field(default_factory=list)
+    pending: Tensor | None = None  # (N,) bool: v of the next epoch, as far as it is known
+    prob_sum: Tensor | None = None  # (N, K) float64
+    prob_count: int = 0
+    epoch: int = 1
+    step: int = 0
+    updates: int = 0
+    warmup: int | None = None  # its real length, once known
+    flip: bool | None = None  # None: not tried yet
+    agreement: list[float] = field(default_factory=list)
+    epoch_facts: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    _OPTIONAL = ("pending", "prob_sum")
+    _FACTS = ("prob_count", "epoch", "step", "updates", "warmup", "flip", "agreement", "epoch_facts", "history")
+
+    def to_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and plain facts."""
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"average.{name}": value for name, value in self.average.state_dict().items()}
+        for i, parameter in enumerate(self.model.parameters()):
+            buffer = self.optimizer.state.get(parameter, {}).get("momentum_buffer")
+            if buffer is not None:
+                tensors[f"momentum.{i}"] = buffer
+        tensors |= {"keep": self.keep, "dropped": self.dropped}
+        tensors |= {name: value for name in self._OPTIONAL if (value := getattr(self, name)) is not None}
+        facts = {name: getattr(self, name) for name in self._FACTS}
+        facts["scaler"] = self.precision.scaler.state_dict()
+        return tensors, facts
+
+    def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Take everything over from a checkpoint."""
+
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+
+        self.model.load_state_dict(part("model."))
+        self.average.load_state_dict(part("average."))
+        momentum = part("momentum.")
+        for i, parameter in enumerate(self.model.parameters()):
+            if str(i) in momentum:
+                buffer = torch.empty_like(parameter).copy_(momentum[str(i)])  # the parameter's own memory layout
+                self.optimizer.state[parameter]["momentum_buffer"] = buffer
+        self.keep, self.dropped = tensors["keep"], tensors["dropped"]
+        for name in self._OPTIONAL:
+            setattr(self, name, tensors.get(name))
+        for name in self._FACTS:
+            setattr(self, name, facts[name])
+        if facts["scaler"]:
+            self.precision.scaler.load_state_dict(facts["scaler"])
+
+    def update_average(self, steps_an_epoch: int, ema_epochs: float) -> None:
+        """Move the scoring weights towards the model's; they follow closely in the first steps."""
+        horizon = ema_epochs * steps_an_epoch
+        weight = 1.0 if horizon < 1 else max(1 / horizon, 9 / (self.updates + 10))
+        ours = [v for v in self.average.state_dict().values() if v.is_floating_point()]
+        theirs = [v for v in self.model.state_dict().values() if v.is_floating_point()]
+        torch._foreach_lerp_(ours, theirs, weight)
+
+
+def fresh(recipe: Recipe, *, rows: int, classes: int, device: torch.device, sync_norm: bool) -> State:
+    """The state before the first step."""
+    model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=recipe.seed)
+    if sync_norm:
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    average = copy.deepcopy(model).requires_grad_(False)
+    optimizer = torch.optim.SGD(
+        model.parameters(),
+        lr=recipe.lr,
+        momentum=recipe.momentum,
+        weight_decay=recipe.weight_decay,
+        nesterov=recipe.nesterov,
+        fused=device.type == "cuda" or None,
+    )
+    return State(
+        model=model,
+        average=average,
+        optimizer=optimizer,
+        precision=Precision(device),
+        keep=torch.ones(rows, dtype=torch.bool),
+        dropped=torch.zeros(rows, dtype=torch.int64),
+        flip=recipe.flip,
+        warmup=None if recipe.adaptive_warmup else recipe.warmup_epochs,
+    )

@@ -1,0 +1,54 @@
+"""The warm-up watches a small held-out part: when has plain CE learnt what it will learn, and may pictures be mirrored?"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+HELD_OUT_SHARE = 0.1
+HELD_OUT_MOST = 1000
+HELD_OUT_LEAST = 50  # fewer cannot tell anything: the warm-up then takes its full length
+RARE = 10  # classes of fewer examples give none away
+SHORTEST = 6  # epochs
+PATIENCE = 4  # epochs without a gain
+GAIN = 0.005
+FLIP_TRIAL = 4  # the epoch after which mirrored pictures are tried
+
+
+def held_out_rows(labels: Tensor, *, seed: int) -> Tensor:
+    """Rows (sorted) that the warm-up does not train on, by class share; empty where too few could be spared."""
+    generator = torch.Generator().manual_seed(seed)
+    counts = torch.bincount(labels)
+    share = min(HELD_OUT_SHARE, HELD_OUT_MOST / len(labels))
+    shuffled = torch.randperm(len(labels), generator=generator)
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    starts = counts.cumsum(0) - counts
+    place = torch.arange(len(labels)) - starts.repeat_interleave(counts)
+    quota = torch.where(counts >= RARE, (counts * share).round().long(), torch.zeros_like(counts))
+    rows = by_class[place < quota.repeat_interleave(counts)].sort().values
+    return rows if len(rows) >= HELD_OUT_LEAST else rows[:0]
+
+
+def has_levelled_off(agreement: list[float]) -> bool:
+    """True when the held-out agreement, smoothed over three epochs, has not gained for `PATIENCE` epochs."""
+    if len(agreement) < SHORTEST:
+        return False
+    smooth = [sum(agreement[max(0, i - 2) : i + 1]) / len(agreement[max(0, i - 2) : i + 1]) for i in range(len(agreement))]
+    best, since = -math.inf, 0
+    for value in smooth:
+        best, since = (value, 0) if value > best + GAIN else (best, since + 1)
+    return since >= PATIENCE
+
+
+def flipping_is_harmless(plain: Tensor, mirrored: Tensor, labels: Tensor) -> bool:
+    """False where a model that never saw a mirrored picture agrees with clearly fewer of them.
+
+    Mirrored photographs of things are photographs of things; mirrored letters, digits and road signs are not.
+    A one-sided sign test over the rows on which the two views differ.
+    """
+    right, right_mirrored = plain.argmax(1) == labels, mirrored.argmax(1) == labels
+    lost = int((right & ~right_mirrored).sum())
+    won = int((right_mirrored & ~right).sum())
+    return lost - won <= 1.64 * math.sqrt(lost + won)

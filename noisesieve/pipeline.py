@@ -1,0 +1,336 @@
+"""Read this first: the way of the data through the house, one call a stage.
+
+    INDEX   sources   a path            → Index     which images, with which labels
+    DECODE  pixels    Index             → Pixels    every image once, uint8 at training size
+    TRAIN   learn     Pixels            → Scores    a confidence-regularized ResNet with the dynamic sieve
+    DECIDE  sieve     Scores            → Verdicts  the closed-form threshold, a rank, a probability
+    RECORD  report    Verdicts          → the run folder
+
+Row i is the same image at every stage. An image that cannot be read keeps its row and takes no part.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+
+from noisesieve import __version__, pixels, report, sources
+from noisesieve.errors import InputError, OutputError, Stopped, UsageError
+from noisesieve.files import digest, locked, replacing, sha256_of, write_json
+from noisesieve.learn.checkpoint import Checkpoints
+from noisesieve.learn.loop import Lesson, train
+from noisesieve.learn.plan import estimate, image_size, plan
+from noisesieve.learn.state import State
+from noisesieve.learn.world import World, device_problem
+from noisesieve.names import natural_key
+from noisesieve.records import Index, Ints, Looks, Nobody, Scores, Watcher
+from noisesieve.settings import Recipe, ScanSettings
+from noisesieve.sieve.judge import judge
+
+MOST_PROBABILITIES = 10**8  # N * K up to which probabilities.parquet is written without being asked for
+Stop = Callable[[], Stopped | None]
+
+
+def scan(settings: ScanSettings, *, watcher: Watcher | None = None, stop: Stop = lambda: None) -> report.Report:
+    """Scan a dataset into its run folder and return the report. Under torchrun every rank calls this."""
+    if problem := device_problem(settings.device):
+        raise UsageError(problem, "Leave --device out, or choose cpu.")
+    world = World.join(settings.device)
+    try:
+        if world.leads:
+            return _lead(settings, world, watcher or Nobody(), stop)
+        return _follow(world, stop)
+    finally:
+        world.leave()
+
+
+def _lead(settings: ScanSettings, world: World, watcher: Watcher, stop: Stop) -> report.Report:
+    """Every stage, in order."""
+    shared = False
+    try:
+        index = sources.read(settings.source)
+        folder = output_folder(settings, index, watcher)
+        with locked(folder):
+            for note in index.notes:
+                watcher.note(note)
+            looks = pixels.look(index, settings.pixels, watcher, pause=_pause(stop))
+            run = report.RunFolder(folder)
+            identity = {**settings.identity(), "fingerprint": report.fingerprint(index, looks)}
+            if run.claim(identity, index, looks, force=settings.force):
+                watcher.note("This run is finished already: same settings, same data.")
+                return report.read_report(folder)
+            dataset = _decode(index, looks, settings, world, watcher, stop)
+            _require_room(folder, dataset)
+            watcher.note(describe(dataset.recipe, settings, world))
+            run.write(identity, complete=False, recipe=asdict(dataset.recipe), version=__version__)
+            handover = _handover(dataset, folder, identity)
+            world.share(handover)
+            shared = True
+            state, scores = _learn(handover, world, watcher, stop)
+            made = _record(dataset, state, scores, identity, run, settings, watcher)
+            run.write(identity, complete=True, recipe=asdict(dataset.recipe), version=__version__)
+            return made
+    finally:
+        if not shared:
+            world.share(None)  # nothing to do, or nothing that can be done: let the other ranks go
+
+
+def _follow(world: World, stop: Stop) -> report.Report:
+    """What ranks other than the first do: train on what rank 0 hands over."""
+    handover = world.share(None)
+    if handover is not None:
+        _learn(handover, world, Nobody(), stop)
+    raise Stopped("", exit_code=0)
+
+
+# INDEX
+
+
+def output_folder(settings: ScanSettings, index: Index, watcher: Watcher) -> Path:
+    """Where the run goes: never into the dataset, whose folders are classes."""
+    folder = settings.output or Path("noisesieve-runs") / index.name
+    if index.kind != "folder" or not folder.resolve().is_relative_to(index.root.resolve()):
+        return folder
+    if settings.output is not None:
+        raise OutputError(f"{folder}: lies inside the dataset.", "Choose a folder outside with -o.")
+    folder = index.root.resolve().parent / "noisesieve-runs" / index.name
+    watcher.note(f"The working folder is the dataset itself: the run goes to {folder}.")
+    return folder
+
+
+# DECODE
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The readable rows, ready to learn from."""
+
+    index: Index
+    decoded: pixels.Decoded
+    classes: list[str]  # those that occur in readable rows, in natural order
+    codes: Ints  # (N,) labels of the readable rows as numbers
+    recipe: Recipe
+
+    @property
+    def trusted(self) -> Any:
+        trusted = self.index.trusted
+        return np.zeros(len(self.codes), dtype=np.bool_) if trusted is None else trusted[self.decoded.rows]
+
+
+def _decode(
+    index: Index, looks: Looks, settings: ScanSettings, world: World, watcher: Watcher, stop: Stop
+) -> Dataset:
+    """Decode at the size that suits the readable images. Unreadable ones must not even sway that choice."""
+    device = world.device.type
+    scratch = output_folder(settings, index, Nobody()) / "checkpoint" / "pixels"
+    size = image_size(settings.wishes, longest_sides=_sides(looks), device=device)
+    while True:
+        decoded = pixels.decode(
+            index, looks, settings.pixels, watcher, size=size, scratch=scratch, pause=_pause(stop)
+        )
+        wanted = image_size(settings.wishes, longest_sides=_sides(decoded.looks), device=device)
+        if wanted == size:
+            break
+        size = wanted
+    _report_unreadable(index, decoded.looks, watcher)
+    labels = [index.labels[i] for i in decoded.rows.tolist()]
+    classes = sorted(set(labels), key=natural_key)
+    if len(classes) < 2:
+        raise InputError(
+            f"{index.root}: {len(labels)} of {len(index)} images can be read, in {len(classes)} classes.",
+            "A sieve needs two classes at least. Is --root right?",
+        )
+    if decoded.reused:
+        watcher.note(f"Pixels at {size} px were in the cache.")
+    recipe = plan(
+        settings.wishes, rows=len(labels), classes=len(classes), longest_sides=_sides(decoded.looks), device=device
+    )
+    return Dataset(index, decoded, classes, report.class_codes(labels, classes), recipe)
+
+
+def _sides(looks: Looks) -> Ints:
+    """The longer side of every readable picture."""
+    return np.maximum(looks.width, looks.height)[looks.readable]
+
+
+def _report_unreadable(index: Index, looks: Looks, watcher: Watcher, most: int = 20) -> None:
+    bad = np.flatnonzero(~looks.readable).tolist()
+    for row in bad[:most]:
+        watcher.warn(f"{index.ids[row]}: {looks.status[row]}")
+    if len(bad) > most:
+        watcher.warn(f"… and {len(bad) - most} more that cannot be read; the report names them all.")
+
+
+# TRAIN
+
+
+def describe(recipe: Recipe, settings: ScanSettings, world: World) -> str:
+    """The plan in one line."""
+    upto = "up to " if recipe.adaptive_warmup else ""
+    flips = {True: "flips", False: "no flips", None: "flips if harmless"}[recipe.flip]
+    ranks = f", {world.size} processes" if world.size > 1 else ""
+    return (
+        f"{settings.wishes.preset}: {recipe.backbone} at {recipe.image_size} px on {world.device.type}{ranks}, "
+        f"{upto}{recipe.epochs} epochs (warm-up {upto}{recipe.warmup_epochs}, ramp {recipe.ramp_epochs}, "
+        f"sieve from {recipe.sieve_start}), batch {recipe.batch_size}, lr {recipe.lr:g}, beta {recipe.beta:g}, "
+        f"eps {recipe.loop_eps:g} / {recipe.sieve_eps:g}, {flips}"
+    )
+
+
+def _handover(dataset: Dataset, folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
+    """All that training needs, as plain data: rank 0 hands it to the others."""
+    return {
+        "recipe": asdict(dataset.recipe),
+        "pixels": pixels.to_document(dataset.decoded.pixels),
+        "labels": dataset.codes.tolist(),
+        "classes": len(dataset.classes),
+        "trusted": dataset.trusted.tolist(),
+        "checkpoints": str(folder / "checkpoint"),
+        "identity": digest({**identity, "recipe": asdict(dataset.recipe), "version": __version__}),
+    }
+
+
+def _learn(handover: dict[str, Any], world: World, watcher: Watcher, stop: Stop) -> tuple[State, Scores]:
+    """Train with the sieve; resumes by itself."""
+    recipe = Recipe(**{**handover["recipe"], "lr_steps": tuple(handover["recipe"]["lr_steps"])})
+    lesson = Lesson(
+        pixels=pixels.from_document(handover["pixels"]),
+        labels=torch.tensor(handover["labels"]),
+        classes=handover["classes"],
+        trusted=torch.tensor(handover["trusted"], dtype=torch.bool),
+    )
+    folder = Path(handover["checkpoints"])
+    checkpoints = Checkpoints(folder, identity=handover["identity"], warn=watcher.warn)
+    return train(lesson, recipe, world=world, watcher=watcher, checkpoints=checkpoints, stop=stop)
+
+
+# DECIDE and RECORD
+
+
+def _record(
+    dataset: Dataset,
+    state: State,
+    scores: Scores,
+    identity: dict[str, Any],
+    run: report.RunFolder,
+    settings: ScanSettings,
+    watcher: Watcher,
+) -> report.Report:
+    """Judge every row and write the run's files, each whole or not at all."""
+    recipe, folder, classes = dataset.recipe, run.folder, dataset.classes
+    verdicts = judge(scores, dataset.codes, eps=recipe.sieve_eps, trusted=dataset.trusted)
+    found = report.Findings(
+        dataset.index, dataset.decoded.looks, dataset.decoded.rows, classes, dataset.codes, scores, verdicts
+    )
+    table = report.build(found)
+    facts = {
+        "version": __version__,
+        "classes": classes,
+        "prior": scores.prior.tolist(),
+        "beta": scores.beta,
+        "sieve_eps": recipe.sieve_eps,
+        "settings": {**identity, "recipe": asdict(recipe)},
+        "threads": torch.get_num_threads(),
+        "fingerprint": identity["fingerprint"],
+        "label_column": dataset.index.label_column,
+    }
+    report.write_table(table, folder / "report.parquet", facts)
+    if _keeps_probabilities(settings.probabilities, scores):
+        report.write_table(report.probabilities_table(found), folder / "probabilities.parquet", {"classes": classes})
+    report.write_history(scores.history, folder / "history.parquet")
+    training = {**scores.facts, "device": str(state.precision.device), "recipe": asdict(recipe)}
+    summary = report.summarize(table, classes=classes, undecided=verdicts.undecided, facts=training)
+    write_json(folder / "summary.json", summary)
+    _save_model(dataset, state, scores, folder)
+    _warn_of_lost_classes(summary, watcher)
+    return report.read_report(folder)
+
+
+def _keeps_probabilities(wish: str, scores: Scores) -> bool:
+    return wish == "all" or (wish == "auto" and scores.probs.size <= MOST_PROBABILITIES)
+
+
+def _save_model(dataset: Dataset, state: State, scores: Scores, folder: Path) -> None:
+    """The weights that scored, and all that is needed to score with them again."""
+    weights = {name: value.contiguous().cpu() for name, value in state.average.state_dict().items()}
+    with replacing(folder / "model.safetensors") as file:
+        file.write(save(weights))
+    document = {
+        "schema_version": 1,
+        "version": __version__,
+        "backbone": dataset.recipe.backbone,
+        "image_size": dataset.recipe.image_size,
+        "classes": dataset.classes,
+        "mean": state.mean,
+        "std": state.std,
+        "flip": bool(state.flip),
+        "prior": scores.prior.tolist(),
+        "beta": scores.beta,
+        "sieve_eps": dataset.recipe.sieve_eps,
+        "sha256": sha256_of(folder / "model.safetensors"),
+    }
+    write_json(folder / "model.json", document)
+
+
+def _warn_of_lost_classes(summary: dict[str, Any], watcher: Watcher) -> None:
+    for row in summary["classes"]:
+        if row["of"] and row["corrupted"] == row["of"]:
+            watcher.warn(f"Class {row['label']!r}: every row was judged corrupted; look at it before you believe it.")
+
+
+# Odds and ends
+
+
+def dry_run(settings: ScanSettings, *, watcher: Watcher | None = None) -> dict[str, Any]:
+    """What `scan` would choose here and what it would cost; reads headers of up to 2,000 images, trains nothing."""
+    if problem := device_problem(settings.device):
+        raise UsageError(problem, "Leave --device out, or choose cpu.")
+    world = World.join(settings.device)
+    index = sources.read(settings.source)
+    sample = np.unique(np.linspace(0, len(index) - 1, min(len(index), 2000)).round().astype(np.int64))
+    looks = pixels.look(index, settings.pixels, watcher or Nobody(), rows=sample, pause=lambda: None)
+    classes = len(set(index.labels))
+    recipe = plan(
+        settings.wishes, rows=len(index), classes=classes, longest_sides=_sides(looks), device=world.device.type
+    )
+    cost = estimate(recipe, rows=len(index), classes=classes, device=world.device)
+    return {
+        "examples": len(index),
+        "classes": classes,
+        "device": world.device.type,
+        "threads": torch.get_num_threads(),
+        "plan": describe(recipe, settings, world),
+        "recipe": asdict(recipe),
+        "estimate": asdict(cost),
+        "streamed": cost.cache_bytes > settings.pixels.cache_budget,
+        "output": str(output_folder(settings, index, Nobody())),
+    }
+
+
+def _pause(stop: Stop) -> Callable[[], None]:
+    def pause() -> None:
+        if (asked := stop()) is not None:
+            raise asked
+
+    return pause
+
+
+def _require_room(folder: Path, dataset: Dataset) -> None:
+    """Refuse a disk that cannot hold the run before hours of training, not after."""
+    rows, classes = len(dataset.codes), len(dataset.classes)
+    model = {"resnet8": 1, "resnet20": 2, "resnet32": 2, "resnet56": 4, "resnet18": 45, "resnet34": 85}
+    weights = model.get(dataset.recipe.backbone, 240) * 2**20
+    need = 3 * (3 * weights + rows * classes * 8) // 2 + len(dataset.index) * 500
+    free = shutil.disk_usage(folder).free
+    if free < need:
+        raise OutputError(
+            f"{folder}: {free / 2**20:.0f} MiB free, and the run needs about {need / 2**20:.0f}.",
+            "Free some space, or choose another place with -o.",
+        )

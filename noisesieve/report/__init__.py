@@ -1,0 +1,22 @@
+"""Room 5, RECORD: Verdicts → report.parquet and the files beside it."""
+
+from __future__ import annotations
+
+from noisesieve.report.parquet import Report, read_report, write_history, write_table
+from noisesieve.report.run import RunFolder, fingerprint
+from noisesieve.report.summary import summarize
+from noisesieve.report.table import Findings, build, class_codes, probabilities_table
+
+__all__ = [
+    "Findings",
+    "Report",
+    "RunFolder",
+    "build",
+    "class_codes",
+    "fingerprint",
+    "probabilities_table",
+    "read_report",
+    "summarize",
+    "write_history",
+    "write_table",
+]

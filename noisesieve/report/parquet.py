@@ -1,0 +1,87 @@
+"""report.parquet to disk and back: written whole or not at all, in row groups, the same bytes for the same run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from noisesieve.errors import InputError, StateError
+from noisesieve.files import replacing
+from noisesieve.report.schema import COLUMNS, HISTORY, KEY, SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROW_GROUP = 65_536
+
+
+@dataclass(frozen=True)
+class Report:
+    """A sieve report: one row an example, in the order of the dataset."""
+
+    table: pa.Table
+    facts: dict[str, Any]  # the file's own metadata: classes, prior, settings, fingerprint
+    path: Path
+
+    def to_pandas(self) -> pd.DataFrame:
+        """The table as a data frame."""
+        return self.table.to_pandas()
+
+    @property
+    def corrupted(self) -> pa.Table:
+        """The suspects, most suspicious first."""
+        mask = pc.equal(self.table["verdict"].cast(pa.string()), "corrupted")
+        return self.table.filter(mask).sort_by("rank")
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The run's summary.json."""
+        document: dict[str, Any] = json.loads((self.path.parent / "summary.json").read_text(encoding="utf-8"))
+        return document
+
+
+def write_table(table: pa.Table, path: Path, facts: dict[str, Any] | None = None) -> None:
+    """Write a table, zstd, in row groups, one group in memory at a time."""
+    if facts is not None:
+        text = json.dumps({"schema_version": SCHEMA_VERSION, **facts}, sort_keys=True, ensure_ascii=True)
+        table = table.replace_schema_metadata({KEY: text.encode()})
+    with replacing(path) as file, pq.ParquetWriter(file, table.schema, compression="zstd") as writer:
+        for start in range(0, max(1, len(table)), ROW_GROUP):
+            writer.write_table(table.slice(start, ROW_GROUP), row_group_size=ROW_GROUP)
+
+
+def write_history(history: list[dict[str, Any]], path: Path) -> None:
+    """One row an epoch."""
+    write_table(pa.Table.from_pylist(history, schema=HISTORY), path)
+
+
+def read_report(path: str | Path) -> Report:
+    """Open the report of a run folder, or a report file itself."""
+    file = Path(path)
+    if file.is_dir():
+        file = file / "report.parquet"
+    if not file.exists():
+        raise InputError(f"{file}: no report there.", "Give a run folder that `noisesieve scan` has finished.")
+    try:
+        table = pq.ParquetFile(file).read()
+    except (pa.ArrowException, OSError) as error:
+        raise StateError(f"{file}: damaged ({error}).", "Scan the dataset again.") from error
+    metadata = table.schema.metadata or {}
+    if KEY not in metadata:
+        raise InputError(f"{file}: not a noisesieve report.", "Give a run folder that `noisesieve scan` has finished.")
+    facts = json.loads(metadata[KEY])
+    if facts["schema_version"] > SCHEMA_VERSION:
+        raise StateError(
+            f"{file}: schema version {facts['schema_version']}; this noisesieve reads up to {SCHEMA_VERSION}.",
+            "Upgrade noisesieve.",
+        )
+    missing = [name for name in COLUMNS if name not in table.column_names]
+    if missing:
+        raise StateError(f"{file}: the column {missing[0]!r} is missing.", "Scan the dataset again.")
+    return Report(table, facts, file)

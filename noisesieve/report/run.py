@@ -1,0 +1,155 @@
+"""run.json and the life of a run folder: begun, resumed, finished, or somebody else's."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from noisesieve.errors import OutputError, StateError
+from noisesieve.files import digest, replacing, sha256_of, write_json
+from noisesieve.records import Index, Looks
+from noisesieve.report.schema import SCHEMA_VERSION
+
+FILES = ("report.parquet", "probabilities.parquet", "summary.json", "history.parquet", "model.safetensors", "model.json")
+SHOWN = 5  # differences that are named
+
+
+def fingerprint(index: Index, looks: Looks) -> str:
+    """The dataset in one hash: ids, labels and contents, in order."""
+    hasher = hashlib.sha256()
+    trusted = [False] * len(index) if index.trusted is None else index.trusted.tolist()
+    for row in zip(index.ids, index.labels, looks.sha256, trusted, strict=True):
+        hasher.update(json.dumps(row).encode())
+    return hasher.hexdigest()
+
+
+class RunFolder:
+    """One run on disk. `run.json` says complete only when everything else is in place."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.checkpoints = folder / "checkpoint"
+        self._json = folder / "run.json"
+
+    def read(self) -> dict[str, Any] | None:
+        """run.json, its own hash checked, or None where there is no run yet."""
+        if not self._json.exists():
+            return None
+        try:
+            document: dict[str, Any] = json.loads(self._json.read_text(encoding="utf-8"))
+            mark = document.pop("digest")
+        except (ValueError, KeyError, OSError) as error:
+            raise StateError(f"{self._json}: damaged.", "Start anew with --force.") from error
+        if digest(document) != mark:
+            raise StateError(f"{self._json}: changed since it was written.", "Start anew with --force.")
+        if document["schema_version"] > SCHEMA_VERSION:
+            raise StateError(
+                f"{self._json}: schema version {document['schema_version']}, this noisesieve knows {SCHEMA_VERSION}.",
+                "Upgrade noisesieve.",
+            )
+        return document
+
+    def claim(self, identity: dict[str, Any], index: Index, looks: Looks, *, force: bool) -> bool:
+        """True if this very run is finished already. Refuses another run's folder; begins or resumes otherwise."""
+        if force:
+            self._clear()
+        known = self.read()
+        if known is None:
+            self._refuse_strangers()
+        elif known["identity"] != identity:
+            raise StateError(
+                f"{self.folder}: holds a run with {self._differences(known, identity, index, looks)}.",
+                "Choose another folder with -o, or replace that run with --force.",
+            )
+        elif known["complete"]:
+            self._verify(known)
+            return True
+        self._write_rows(index, looks)
+        return False
+
+    def write(self, identity: dict[str, Any], *, complete: bool, **facts: Any) -> None:
+        """Write run.json; a complete one lists the hash of every file."""
+        files = {name: sha256_of(self.folder / name) for name in FILES if (self.folder / name).exists()}
+        document = {
+            "schema_version": SCHEMA_VERSION,
+            "complete": complete,
+            "identity": identity,
+            "files": files if complete else {},
+            **facts,
+        }
+        write_json(self._json, {**document, "digest": digest(document)})
+        if complete:
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+    def _clear(self) -> None:
+        try:
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
+            self._json.unlink(missing_ok=True)
+        except OSError as error:
+            raise OutputError(f"{self.folder}: cannot be cleared: {error.strerror}.", "Choose another -o.") from error
+
+    def _refuse_strangers(self) -> None:
+        found = [name for name in FILES if (self.folder / name).exists()]
+        if found and not self.checkpoints.exists():
+            raise OutputError(
+                f"{self.folder}: holds {found[0]} but no run.json.", "Choose another folder with -o, or pass --force."
+            )
+
+    def _verify(self, known: dict[str, Any]) -> None:
+        for name, mark in known["files"].items():
+            file = self.folder / name
+            if not file.exists() or sha256_of(file) != mark:
+                raise StateError(
+                    f"{file}: {'changed since the run' if file.exists() else 'gone'}.", "Scan again with --force."
+                )
+
+    def _write_rows(self, index: Index, looks: Looks) -> None:
+        """What the dataset was when the run began, so that a change can be named."""
+        table = pa.table({"id": index.ids, "label": index.labels, "sha256": pa.array(looks.sha256, pa.string())})
+        with replacing(self.checkpoints / "rows.parquet") as file:
+            pq.write_table(table, file, compression="zstd")
+
+    def _differences(self, known: dict[str, Any], identity: dict[str, Any], index: Index, looks: Looks) -> str:
+        before, now = dict(_flat(known["identity"])), dict(_flat(identity))
+        settings = [
+            f"{name.rpartition('.')[2]} {before.get(name)} (now {now.get(name)})"
+            for name in sorted(before.keys() | now.keys())
+            if before.get(name) != now.get(name) and name != "fingerprint"
+        ]
+        found = ["other settings: " + ", ".join(settings[:SHOWN])] if settings else []
+        if before.get("fingerprint") != now.get("fingerprint"):
+            found.append("other data: " + self._data_differences(index, looks))
+        return "; ".join(found)
+
+    def _data_differences(self, index: Index, looks: Looks) -> str:
+        for file in (self.folder / "report.parquet", self.checkpoints / "rows.parquet"):
+            if file.exists():
+                old = pq.read_table(file, columns=["id", "label", "sha256"]).to_pydict()
+                break
+        else:
+            return "the dataset changed"
+        before = dict(zip(old["id"], zip(old["label"], old["sha256"], strict=True), strict=True))
+        now = dict(zip(index.ids, zip(index.labels, looks.sha256, strict=True), strict=True))
+        changes = [f"{name} is new" for name in now if name not in before]
+        changes += [f"{name} is gone" for name in before if name not in now]
+        for name, (label, sha256) in now.items():
+            if name in before and before[name] != (label, sha256):
+                what = f"label {before[name][0]!r} → {label!r}" if before[name][0] != label else "content changed"
+                changes.append(f"{name}: {what}")
+        more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
+        return ", ".join(changes[:SHOWN]) + more if changes else "the rows' order changed"
+
+
+def _flat(document: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in document.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value

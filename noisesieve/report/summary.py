@@ -1,0 +1,107 @@
+"""summary.json: the run in a few numbers. Computed from the table alone, so that anyone can check it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from noisesieve.names import natural_key
+from noisesieve.records import Bools
+from noisesieve.report.schema import LOW_EVIDENCE, SCHEMA_VERSION
+
+TOP_CONFUSIONS = 20
+TOP_SUSPECTS = 10
+NAMED = 20
+Z95 = 1.959963984540054
+
+
+def summarize(table: pa.Table, *, classes: list[str], undecided: int, facts: dict[str, Any]) -> dict[str, Any]:
+    """Counts, noise rates with intervals, confusions, duplicates, and what the run decided for itself."""
+    verdict = table["verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
+    paper = table["paper_verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
+    corrupted = verdict == "corrupted"
+    readable = verdict != "unreadable"
+    counts = Counter(verdict.tolist())
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "examples": len(table),
+        "readable": int(readable.sum()),
+        "clean": counts["clean"],
+        "corrupted": counts["corrupted"],
+        "unreadable": counts["unreadable"],
+        "undecided": undecided,
+        "paper_corrupted": int((paper == "corrupted").sum()),
+        "noise_rate": _rate(int(corrupted.sum()), int(readable.sum())),
+        "classes": _classes(table, classes, corrupted, readable),
+        "confusions": _confusions(table),
+        "suspects": _suspects(table),
+        "unreadable_rows": _unreadable(table),
+        "duplicates": _duplicates(table),
+        "training": facts,
+    }
+
+
+def wilson_interval(hits: int, total: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share: honest for few rows and for shares near 0 and 1."""
+    if total == 0:
+        return 0.0, 1.0
+    share, square = hits / total, Z95 * Z95
+    middle = (share + square / (2 * total)) / (1 + square / total)
+    reach = Z95 / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total * total))
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def _rate(hits: int, total: int) -> dict[str, Any]:
+    low, high = wilson_interval(hits, total)
+    return {"corrupted": hits, "of": total, "share": hits / total if total else None, "low": low, "high": high}
+
+
+def _classes(table: pa.Table, classes: list[str], corrupted: Bools, readable: Bools) -> list[dict[str, Any]]:
+    codes = pc.index_in(table["label"].combine_chunks(), pa.array(classes)).to_numpy(zero_copy_only=False)
+    totals = np.bincount(codes[readable].astype(np.int64), minlength=len(classes)).tolist()
+    hits = np.bincount(codes[corrupted].astype(np.int64), minlength=len(classes)).tolist()
+    return [
+        {"label": name, **_rate(hits[i], totals[i]), "low_evidence": totals[i] < LOW_EVIDENCE}
+        for i, name in enumerate(classes)
+    ]
+
+
+def _confusions(table: pa.Table) -> list[dict[str, Any]]:
+    pairs = table.select(["label", "suggested_label"]).filter(pc.is_valid(table["suggested_label"]))
+    counted = Counter(zip(pairs["label"].to_pylist(), pairs["suggested_label"].to_pylist(), strict=True))
+    ordered = sorted(counted.items(), key=lambda item: (-item[1], natural_key(item[0][0]), natural_key(item[0][1])))
+    return [{"given": given, "suggested": to, "count": count} for (given, to), count in ordered[:TOP_CONFUSIONS]]
+
+
+def _suspects(table: pa.Table) -> list[dict[str, Any]]:
+    chosen = table.filter(pc.equal(table["verdict"].cast(pa.string()), "corrupted")).sort_by("rank")
+    columns = ["id", "label", "suggested_label", "corruption_probability", "label_probability", "margin"]
+    return chosen.select(columns).slice(0, TOP_SUSPECTS).to_pylist()
+
+
+def _unreadable(table: pa.Table) -> list[dict[str, Any]]:
+    chosen = table.filter(pc.not_equal(table["status"], "ok"))
+    return chosen.select(["id", "status"]).slice(0, NAMED).to_pylist()
+
+
+def _duplicates(table: pa.Table) -> dict[str, Any]:
+    """The same bytes in several rows, and those of them that have different labels."""
+    sha256 = table["sha256"].to_numpy(zero_copy_only=False)
+    known = np.flatnonzero([value is not None for value in sha256])
+    groups: dict[str, list[int]] = {}
+    for row in known.tolist():
+        groups.setdefault(sha256[row], []).append(row)
+    several = [rows for rows in groups.values() if len(rows) > 1]
+    label, ids = table["label"].to_pylist(), table["id"].to_pylist()
+    torn = [rows for rows in several if len({label[row] for row in rows}) > 1]
+    return {
+        "groups": len(several),
+        "rows": sum(len(rows) for rows in several),
+        "with_different_labels": len(torn),
+        "examples": [[{"id": ids[row], "label": label[row]} for row in rows[:5]] for rows in torn[:NAMED]],
+    }

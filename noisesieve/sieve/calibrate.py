@@ -1,0 +1,51 @@
+"""How sure the sieve is: a probability that a label is wrong, estimated without any truth."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+FEWEST = 20  # rows of either kind below which a mixture means nothing
+ROUNDS = 100
+REACH = 16.0  # log-odds beyond this are one place
+
+
+def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor) -> Tensor:
+    """P(label wrong), (N,) in [0, 1], never rising along `order` (most suspicious row first).
+
+    A two-component Gaussian mixture on the log-odds of the given label, begun at the verdict's split. Its
+    posterior is then made monotone. With too few rows of a kind it is 1 - f[y], the model's own word.
+    """
+    plain = 1 - label_probs
+    if min(int(corrupted.sum()), int((~corrupted).sum())) < FEWEST:
+        return _monotone(plain, order)
+    odds = torch.logit(label_probs.clamp(1e-12, 1 - 1e-12)).clamp(-REACH, REACH)
+    return _monotone(_posterior(odds, corrupted), order)
+
+
+def _posterior(odds: Tensor, corrupted: Tensor) -> Tensor:
+    """The share of the lower component at each row, by expectation-maximisation."""
+    member = corrupted.double() * 0.98 + 0.01
+    for _ in range(ROUNDS):
+        logs = []
+        for weight in (member, 1 - member):
+            mass = weight.sum()
+            mean = (weight * odds).sum() / mass
+            spread = ((weight * (odds - mean).square()).sum() / mass).clamp(min=1.0).sqrt()
+            logs.append(torch.log(mass / len(odds)) - torch.log(spread) - ((odds - mean) / spread).square() / 2)
+        updated = torch.sigmoid(logs[0] - logs[1])
+        settled = float((updated - member).abs().max()) < 1e-6
+        member = updated.clamp(1e-6, 1 - 1e-6)
+        if settled:
+            break
+    return member
+
+
+def _monotone(values: Tensor, order: Tensor) -> Tensor:
+    """The nearest-in-spirit sequence that never rises along `order`: midway between its two envelopes."""
+    along = values[order]
+    below = along.cummin(0).values
+    above = along.flip(0).cummax(0).values.flip(0)
+    result = torch.empty_like(values)
+    result[order] = (below + above) / 2
+    return result.clamp(0.0, 1.0)
