@@ -7,8 +7,28 @@ import re
 import unicodedata
 
 IMAGE_EXTENSIONS = frozenset(
-    ".jpg .jpeg .jpe .jfif .mpo .png .apng .gif .bmp .dib .webp .tif .tiff"
-    " .ppm .pgm .pbm .pnm .avif .jp2 .j2k".split()
+    [
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".mpo",
+        ".png",
+        ".apng",
+        ".gif",
+        ".bmp",
+        ".dib",
+        ".webp",
+        ".tif",
+        ".tiff",
+        ".ppm",
+        ".pgm",
+        ".pbm",
+        ".pnm",
+        ".avif",
+        ".jp2",
+        ".j2k",
+    ]
 )
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2})")
 _DIGITS = re.compile(r"(\d{1,18})")

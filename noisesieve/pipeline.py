@@ -30,9 +30,10 @@ from noisesieve.learn.plan import estimate, image_size, plan
 from noisesieve.learn.state import State
 from noisesieve.learn.world import World, device_problem
 from noisesieve.names import natural_key
-from noisesieve.records import Index, Ints, Looks, Nobody, Scores, Watcher
+from noisesieve.records import Index, Ints, Looks, Scores
 from noisesieve.settings import Recipe, ScanSettings
 from noisesieve.sieve.judge import judge
+from noisesieve.watch import Nobody, Watcher
 
 MOST_PROBABILITIES = 10**8  # N * K up to which probabilities.parquet is written without being asked for
 Stop = Callable[[], Stopped | None]
@@ -124,17 +125,13 @@ class Dataset:
         return np.zeros(len(self.codes), dtype=np.bool_) if trusted is None else trusted[self.decoded.rows]
 
 
-def _decode(
-    index: Index, looks: Looks, settings: ScanSettings, world: World, watcher: Watcher, stop: Stop
-) -> Dataset:
+def _decode(index: Index, looks: Looks, settings: ScanSettings, world: World, watcher: Watcher, stop: Stop) -> Dataset:
     """Decode at the size that suits the readable images. Unreadable ones must not even sway that choice."""
     device = world.device.type
     scratch = output_folder(settings, index, Nobody()) / "checkpoint" / "pixels"
     size = image_size(settings.wishes, longest_sides=_sides(looks), device=device)
     while True:
-        decoded = pixels.decode(
-            index, looks, settings.pixels, watcher, size=size, scratch=scratch, pause=_pause(stop)
-        )
+        decoded = pixels.decode(index, looks, settings.pixels, watcher, size=size, scratch=scratch, pause=_pause(stop))
         wanted = image_size(settings.wishes, longest_sides=_sides(decoded.looks), device=device)
         if wanted == size:
             break

@@ -46,9 +46,7 @@ class Checkpoints:
                 return found
             self._warn(f"{file.name} is damaged (its SHA-256 does not match); using the checkpoint before it.")
         if files:
-            raise StateError(
-                f"{self._folder}: every checkpoint is damaged.", "Start the run anew with --force."
-            )
+            raise StateError(f"{self._folder}: every checkpoint is damaged.", "Start the run anew with --force.")
         return None
 
     def _files(self) -> list[Path]:

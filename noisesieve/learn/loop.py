@@ -22,9 +22,10 @@ from noisesieve.learn.losses import training_loss
 from noisesieve.learn.schedule import Timeline
 from noisesieve.learn.state import State, fresh
 from noisesieve.learn.world import World
-from noisesieve.records import Pixels, Scores, Watcher
+from noisesieve.records import Pixels, Scores
 from noisesieve.settings import Recipe
 from noisesieve.sieve.formulas import margin
+from noisesieve.watch import Watcher
 
 SCORE_BATCH = 512
 SAVE_SECONDS = 300.0  # a long epoch is saved on the way
@@ -205,7 +206,7 @@ class Loop:
         scaler.update()
         state.updates += 1
         state.update_average(steps, recipe.ema_epochs)
-        state.epoch_facts["loss"] += float(loss) * int(keep.sum())
+        state.epoch_facts["loss"] += float(loss.detach()) * int(keep.sum())
         state.epoch_facts["kept"] += int(keep.sum())
         if recipe.score_pass == "train":
             self.note_train_scores(logits, labels, kept, mine)

@@ -176,7 +176,7 @@ def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -
         start = time.monotonic()
         loss = training_loss(model(images), labels, prior, 0.0).mean()
         loss.backward()
-        float(loss)
+        float(loss.detach())
         seconds.append(time.monotonic() - start)
     rate = batch / min(seconds[1:])
     scored = recipe.epochs - recipe.sieve_start + 2

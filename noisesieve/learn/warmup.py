@@ -1,4 +1,4 @@
-"""The warm-up watches a small held-out part: when has plain CE learnt what it will learn, and may pictures be mirrored?"""
+"""The warm-up asks a small held-out part: has plain CE learnt what it will learn, and may pictures be mirrored?"""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def has_levelled_off(agreement: list[float]) -> bool:
     """True when the held-out agreement, smoothed over three epochs, has not gained for `PATIENCE` epochs."""
     if len(agreement) < SHORTEST:
         return False
-    smooth = [sum(agreement[max(0, i - 2) : i + 1]) / len(agreement[max(0, i - 2) : i + 1]) for i in range(len(agreement))]
+    smooth = [
+        sum(agreement[max(0, i - 2) : i + 1]) / len(agreement[max(0, i - 2) : i + 1]) for i in range(len(agreement))
+    ]
     best, since = -math.inf, 0
     for value in smooth:
         best, since = (value, 0) if value > best + GAIN else (best, since + 1)

@@ -66,4 +66,5 @@ def instance(
     odds *= (rates / odds.sum(axis=1))[:, None]  # step 6: q_n * softmax
     odds[rows, labels] = 1 - rates  # step 7
     draws = rng.random(len(labels))[:, None]
-    return (np.cumsum(odds, axis=1) < draws).sum(axis=1).clip(max=classes - 1).astype(np.int64)  # step 8
+    drawn: Labels = (np.cumsum(odds, axis=1) < draws).sum(axis=1, dtype=np.int64)  # step 8
+    return drawn.clip(max=classes - 1)

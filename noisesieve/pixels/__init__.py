@@ -15,8 +15,9 @@ from platformdirs import user_cache_path
 from noisesieve.pixels.cache import Cache, CachedPixels, Entry, make_store
 from noisesieve.pixels.crew import Answer, Crew, Task
 from noisesieve.pixels.stream import StreamedPixels
-from noisesieve.records import Index, Ints, Looks, Pixels, Place, Watcher
+from noisesieve.records import Index, Ints, Looks, Pixels, Place
 from noisesieve.settings import PixelSettings
+from noisesieve.watch import Watcher
 
 __all__ = ["Decoded", "decode", "default_cache_dir", "from_document", "look", "pixel_bytes", "to_document"]
 
@@ -85,7 +86,9 @@ def decode(
         shutil.rmtree(building, ignore_errors=True)
         raise
     changed = [sha for sha, seen in zip(contents, found.sha256, strict=True) if seen is not None and seen != sha]
-    status = ["changed while it was read" if sha in set(changed) else s for sha, s in zip(contents, found.status, strict=True)]
+    status = [
+        "changed while it was read" if sha in set(changed) else s for sha, s in zip(contents, found.status, strict=True)
+    ]
     entry = Entry(building, contents, status, found.width.tolist(), found.height.tolist())
     if settings.cache and not died and not changed:
         entry = cache.keep(building, entry)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -56,7 +57,9 @@ class Crew:
             hand.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for _ in self._hands:
             self._jobs.put(None)
         for hand in self._hands:
@@ -127,10 +130,8 @@ class _Hand(threading.Thread):
         if self._process is not None:
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
-                    try:
+                    with contextlib.suppress(OSError):  # the reader is gone, and so is what it did not read
                         pipe.close()
-                    except OSError:
-                        pass  # the reader is gone, and so is what it did not read
 
     def _hire(self) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -150,28 +151,30 @@ class _Hand(threading.Thread):
         if self._process is None or self._process.poll() is not None:
             self._process = self._hire()
         process = self._process
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         job = json.dumps([(t.row, t.slot, t.place.file, t.place.column, t.place.position) for t in tasks])
         self._slow = False
         self._since = time.monotonic()
+        done = 0
         try:
             process.stdin.write(job + "\n")
             process.stdin.flush()
-            for done, task in enumerate(tasks):
-                line = process.stdout.readline()
-                if not line.endswith("\n"):
-                    break
+            while done < len(tasks) and (line := process.stdout.readline()).endswith("\n"):
                 self._answers.put(Answer(*json.loads(line)))
                 self._since = time.monotonic()
-            else:
-                return len(tasks)
+                done += 1
         except BrokenPipeError:
-            done = 0
+            pass  # it died before it took the job: the first image is the suspect
         finally:
             self._since = None
+        if done == len(tasks):
+            return done
         code = process.wait()
         if first and done == 0 and code > 0:
             raise NoisesieveError("A decoding process cannot start.", "Run with --debug, and report it.")
-        why = f"decoding took longer than {self._seconds:g} s" if self._slow else f"the decoder died on it (code {code})"
+        why = (
+            f"decoding took longer than {self._seconds:g} s" if self._slow else f"the decoder died on it (code {code})"
+        )
         self._answers.put(Answer(tasks[done].row, None, why, 0, 0, died=True))
         return done + 1

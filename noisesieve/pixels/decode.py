@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 Pixels8 = npt.NDArray[np.uint8]
 
@@ -122,7 +122,7 @@ def _from_deep(image: Image.Image) -> Image.Image:
     """8 bits from 16, 32 or float, by scaling: `convert` would clip everything above 255 to white."""
     values = np.nan_to_num(np.asarray(image).astype(np.float64), posinf=0.0, neginf=0.0)
     low, high = float(values.min()), float(values.max())
-    if image.mode == "F" and 0 <= low and high <= 1:
+    if image.mode == "F" and low >= 0 and high <= 1:
         scaled = values * 255
     elif low >= 0 and high <= 65535 and image.mode != "F":
         scaled = values / 257  # the full 16-bit range, so that two pictures stay comparable
@@ -158,7 +158,7 @@ def _letterbox(picture: Image.Image, size: int) -> Pixels8:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, Image.UnidentifiedImageError):
+    if isinstance(error, UnidentifiedImageError):
         return "not an image of a supported format"
     text = " ".join(str(error).split())[:200]
     return f"cannot be decoded: {text or type(error).__name__}"

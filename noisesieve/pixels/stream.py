@@ -51,16 +51,16 @@ class StreamedPixels:
                     rows = order[batch].tolist()
                     waiting[batch] = len(rows)
                     # The answer's row carries batch and place in the batch.
-                    crew.submit(
-                        [Task(batch * longest + j, begin + j, self.places[row]) for j, row in enumerate(rows)]
-                    )
+                    crew.submit([Task(batch * longest + j, begin + j, self.places[row]) for j, row in enumerate(rows)])
 
                 for batch in range(min(AHEAD, len(order))):
                     send(batch)
                 for batch, rows in enumerate(order):
                     while waiting[batch]:
                         answer = crew.answer()
-                        self._verify(answer.sha256, answer.status, int(order[answer.row // longest][answer.row % longest]))
+                        self._verify(
+                            answer.sha256, answer.status, int(order[answer.row // longest][answer.row % longest])
+                        )
                         waiting[answer.row // longest] -= 1
                     begin = (batch % AHEAD) * longest
                     pictures = np.array(store[begin : begin + len(rows)])

@@ -31,7 +31,8 @@ class Report:
 
     def to_pandas(self) -> pd.DataFrame:
         """The table as a data frame."""
-        return self.table.to_pandas()
+        frame: pd.DataFrame = self.table.to_pandas()
+        return frame
 
     @property
     def corrupted(self) -> pa.Table:

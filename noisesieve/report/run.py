@@ -17,7 +17,14 @@ from noisesieve.files import digest, replacing, sha256_of, write_json
 from noisesieve.records import Index, Looks
 from noisesieve.report.schema import SCHEMA_VERSION
 
-FILES = ("report.parquet", "probabilities.parquet", "summary.json", "history.parquet", "model.safetensors", "model.json")
+FILES = (
+    "report.parquet",
+    "probabilities.parquet",
+    "summary.json",
+    "history.parquet",
+    "model.safetensors",
+    "model.json",
+)
 SHOWN = 5  # differences that are named
 
 

@@ -81,12 +81,14 @@ def _confusions(table: pa.Table) -> list[dict[str, Any]]:
 def _suspects(table: pa.Table) -> list[dict[str, Any]]:
     chosen = table.filter(pc.equal(table["verdict"].cast(pa.string()), "corrupted")).sort_by("rank")
     columns = ["id", "label", "suggested_label", "corruption_probability", "label_probability", "margin"]
-    return chosen.select(columns).slice(0, TOP_SUSPECTS).to_pylist()
+    rows: list[dict[str, Any]] = chosen.select(columns).slice(0, TOP_SUSPECTS).to_pylist()
+    return rows
 
 
 def _unreadable(table: pa.Table) -> list[dict[str, Any]]:
     chosen = table.filter(pc.not_equal(table["status"], "ok"))
-    return chosen.select(["id", "status"]).slice(0, NAMED).to_pylist()
+    rows: list[dict[str, Any]] = chosen.select(["id", "status"]).slice(0, NAMED).to_pylist()
+    return rows
 
 
 def _duplicates(table: pa.Table) -> dict[str, Any]:

@@ -13,8 +13,8 @@ REACH = 16.0  # log-odds beyond this are one place
 def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor) -> Tensor:
     """P(label wrong), (N,) in [0, 1], never rising along `order` (most suspicious row first).
 
-    A two-component Gaussian mixture on the log-odds of the given label, begun at the verdict's split. Its
-    posterior is then made monotone. With too few rows of a kind it is 1 - f[y], the model's own word.
+    A two-component Gaussian mixture on the log-odds of the given label, begun at the verdict's split. With too
+    few rows of a kind it is 1 - f[y], the model's own word.
     """
     plain = 1 - label_probs
     if min(int(corrupted.sum()), int((~corrupted).sum())) < FEWEST:
@@ -24,16 +24,19 @@ def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor
 
 
 def _posterior(odds: Tensor, corrupted: Tensor) -> Tensor:
-    """The share of the lower component at each row, by expectation-maximisation."""
+    """The share of the lower component at each row, by expectation-maximisation.
+
+    Both components have one spread, so that the posterior is a logistic curve: monotone, without odd tails.
+    """
     member = corrupted.double() * 0.98 + 0.01
     for _ in range(ROUNDS):
-        logs = []
-        for weight in (member, 1 - member):
-            mass = weight.sum()
-            mean = (weight * odds).sum() / mass
-            spread = ((weight * (odds - mean).square()).sum() / mass).clamp(min=1.0).sqrt()
-            logs.append(torch.log(mass / len(odds)) - torch.log(spread) - ((odds - mean) / spread).square() / 2)
-        updated = torch.sigmoid(logs[0] - logs[1])
+        masses = (member.sum(), (1 - member).sum())
+        means = ((member * odds).sum() / masses[0], ((1 - member) * odds).sum() / masses[1])
+        squares = member * (odds - means[0]).square() + (1 - member) * (odds - means[1]).square()
+        variance = squares.mean().clamp(min=1.0)
+        middle = (means[0] + means[1]) / 2
+        slope = (means[0] - means[1]) / variance
+        updated = torch.sigmoid(slope * (odds - middle) + torch.log(masses[0] / masses[1]))
         settled = float((updated - member).abs().max()) < 1e-6
         member = updated.clamp(1e-6, 1 - 1e-6)
         if settled:

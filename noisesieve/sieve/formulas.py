@@ -1,9 +1,9 @@
 """The three formulas of CORES² and the verdict they give. Pure tensor code, any float dtype.
 
-    l(j)  = -ln(f[j] + eps)                     the floored log-loss of class j
-    CR    = -beta * sum_j prior[j] * l(j)       the confidence regularizer
-    alpha = mean_j l(j) + CR                    the threshold
-    clean  iff  l(y) + CR < alpha               strictly; CR cancels, so beta and the prior never decide
+l(j)  = -ln(f[j] + eps)                     the floored log-loss of class j
+CR    = -beta * sum_j prior[j] * l(j)       the confidence regularizer
+alpha = mean_j l(j) + CR                    the threshold
+clean  iff  l(y) + CR < alpha               strictly; CR cancels, so beta and the prior never decide
 """
 
 from __future__ import annotations

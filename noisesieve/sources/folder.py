@@ -11,7 +11,7 @@ from noisesieve.names import IMAGE_EXTENSIONS, escape_name, natural_key
 from noisesieve.records import Index, Place
 from noisesieve.settings import SourceSettings
 
-SPLITS = frozenset("train training val valid validation dev test testing".split())
+SPLITS = frozenset(["train", "training", "val", "valid", "validation", "dev", "test", "testing"])
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 _DETECTION = ({"images", "labels"}, {"annotations", "jpegimages"}, {"annotations", "images"})
 

@@ -31,7 +31,7 @@ def read(settings: SourceSettings) -> Index:
 def _holds_bytes(kind: pa.DataType) -> bool:
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return True
-    return pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    return bool(pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
 
 
 def _embedded(schema: pa.Schema, settings: SourceSettings) -> str | None:

@@ -15,7 +15,14 @@ from noisesieve.names import file_of
 from noisesieve.records import Bools, Index, Ints, Place
 from noisesieve.settings import SourceSettings
 
-_BOXES = ({"bbox"}, {"bboxes"}, {"boxes"}, {"objects"}, {"xmin", "ymin", "xmax", "ymax"}, {"x_min", "y_min", "x_max", "y_max"})  # fmt: skip
+_BOXES = (
+    {"bbox"},
+    {"bboxes"},
+    {"boxes"},
+    {"objects"},
+    {"xmin", "ymin", "xmax", "ymax"},
+    {"x_min", "y_min", "x_max", "y_max"},
+)
 _TRUE = frozenset(("1", "true", "yes", "y", "t"))
 _FALSE = frozenset(("0", "false", "no", "n", "f", ""))
 

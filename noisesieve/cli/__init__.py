@@ -1,0 +1,64 @@
+"""The command line: parse → settings → pipeline. The only room that prints, reads the environment or exits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import typer
+from typer.main import get_command
+
+import noisesieve
+from noisesieve.cli import config, scan
+from noisesieve.cli.terminal import error_text
+from noisesieve.errors import NoisesieveError
+
+app = typer.Typer(
+    name="noisesieve",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"noisesieve {noisesieve.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Find the wrong labels in an image dataset.
+
+    Example: noisesieve scan ./dataset
+    """
+
+
+app.command("scan", no_args_is_help=True)(scan.scan)
+
+
+def main() -> None:
+    """Run the command line; every error is a line and an exit code, a traceback only with --debug."""
+    signal.signal(signal.SIGINT, lambda number, frame: sys.exit(130))
+    try:
+        command = get_command(app)
+        config.use_environment(command)
+        command.main(prog_name="noisesieve", default_map=config.read_files(command))
+    except NoisesieveError as error:
+        if "--debug" in sys.argv:
+            raise
+        print(error_text(error), file=sys.stderr)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nobody to tell
+    except Exception as error:
+        if "--debug" in sys.argv:
+            raise
+        print(f"noisesieve: unexpected {type(error).__name__}: {error}. Run again with --debug.", file=sys.stderr)
+        sys.exit(70)

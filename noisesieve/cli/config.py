@@ -1,0 +1,68 @@
+"""Options from elsewhere: `[tool.noisesieve]` in pyproject.toml, noisesieve.toml, and NOISESIEVE_*.
+
+Flag before environment before file before default. A command's own table, `[tool.noisesieve.scan]`, wins.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from noisesieve.errors import UsageError
+
+_NOT_FROM_FILES = frozenset(("help", "version", "debug", "data"))
+
+
+def use_environment(command: Any) -> None:
+    """Let every option also be given as NOISESIEVE_<NAME>."""
+    for sub in getattr(command, "commands", {}).values():
+        for option in sub.params:
+            if option.param_type_name == "option" and option.name not in _NOT_FROM_FILES:
+                option.envvar = f"NOISESIEVE_{str(option.name).upper()}"
+
+
+def read_files(command: Any) -> dict[str, dict[str, Any]]:
+    """Defaults for every command, from the files of the working folder."""
+    commands: dict[str, Any] = getattr(command, "commands", {})
+    defaults: dict[str, dict[str, Any]] = {name: {} for name in commands}
+    for file, table in (("pyproject.toml", ("tool", "noisesieve")), ("noisesieve.toml", ())):
+        found = _table(Path(file), table)
+        own = {key: value for key, value in found.items() if not isinstance(value, dict)}
+        for key, value in found.items():
+            if isinstance(value, dict) and key not in commands:
+                raise UsageError(f"{file}: no command {key!r}.", f"There are: {', '.join(commands)}.")
+        known_anywhere = set().union(*(_options(sub) for sub in commands.values()))
+        _refuse_unknown(file, own, known_anywhere)
+        for name, sub in commands.items():
+            specific = found.get(name, {})
+            _refuse_unknown(file, specific, _options(sub))
+            for key, value in {**own, **specific}.items():
+                option = key.replace("-", "_")
+                if option in _options(sub):
+                    defaults[name][option] = value
+    return defaults
+
+
+def _table(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        found: Any = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        if keys:
+            return {}  # somebody's broken pyproject.toml is not our affair
+        raise UsageError(f"{file}: not TOML ({error}).", "Fix it, or remove it.") from error
+    for key in keys:
+        found = found.get(key, {})
+    return found if isinstance(found, dict) else {}
+
+
+def _options(command: Any) -> set[str]:
+    return {str(option.name) for option in command.params if option.param_type_name == "option"} - _NOT_FROM_FILES
+
+
+def _refuse_unknown(file: str, given: dict[str, Any], known: set[str]) -> None:
+    for key in given:
+        if key.replace("-", "_") not in known:
+            raise UsageError(f"{file}: no option {key!r}.", "See `noisesieve scan --help`.")

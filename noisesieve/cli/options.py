@@ -1,0 +1,92 @@
+"""Every option, defined once; commands take those they need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def _option(text: str, *names: str) -> Any:
+    """An option whose default is not worth showing: it is chosen from the data, or none."""
+    return typer.Option(*names, help=text, show_default=False)
+
+
+# Which rows of which dataset
+Data = Annotated[
+    Path, typer.Argument(help="An image folder, or a .csv, .tsv, .jsonl or .parquet table.", metavar="DATA")
+]
+Root = Annotated[Path | None, _option("Folder that a table's paths start from; else the table's own.")]
+PathColumn = Annotated[str, typer.Option(help="Column with the image paths.")]
+LabelColumn = Annotated[str, typer.Option(help="Column with the given labels.")]
+ImageColumn = Annotated[str | None, _option("Column with embedded images; else `image`.")]
+IdColumn = Annotated[str | None, _option("Column with unique ids; else the path is the id.")]
+Split = Annotated[str | None, _option("Take one split only, such as train.")]
+Limit = Annotated[int | None, _option("Take a stratified part of this many rows.")]
+AllowOutside = Annotated[bool, _option("Accept ../ and absolute paths in a table.", "--allow-outside")]
+TrustedColumn = Annotated[str | None, _option("Column that marks rows known to be right: never sieved out.")]
+
+# Training; what is not given is chosen from device, image size and number of rows
+Preset = Annotated[str, typer.Option(help="auto, cifar or clothing1m.")]
+Backbone = Annotated[str | None, _option("resnet8, 20, 32, 56, 18, 34, 50, 101 or 152.")]
+ImageSize = Annotated[int | None, _option("Side of the training images in pixels.")]
+Epochs = Annotated[int | None, _option("Epochs, at most.")]
+WarmupEpochs = Annotated[
+    int | None, _option("Epochs of plain cross-entropy; else until held-out agreement levels off.")
+]
+RampEpochs = Annotated[int | None, _option("Epochs over which beta rises.")]
+SieveStart = Annotated[int | None, _option("First epoch that trains on sieved rows.")]
+Beta = Annotated[float | None, _option("Weight of the confidence regularizer.")]
+BatchSize = Annotated[int | None, _option("Batch size, over all processes.")]
+LearningRate = Annotated[float | None, _option("Learning rate.")]
+Flip = Annotated[bool | None, _option("Mirror images; else tried on held-out rows.", "--flip/--no-flip")]
+LoopEps = Annotated[float | None, _option("Log floor of the sieve inside the loop.")]
+SieveEps = Annotated[float | None, _option("Log floor of the verdict, up to 1; larger flags more.")]
+ScorePass = Annotated[str, typer.Option(help="eval, or train: score the augmented training batch.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+
+# The run
+Output = Annotated[Path | None, _option("Run folder; else noisesieve-runs/<name>.", "--output", "-o")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
+Workers = Annotated[int | None, _option("Decoding processes; else one a core.")]
+CacheDir = Annotated[Path | None, _option("Where decoded pixels are kept; else the user's cache folder.")]
+UseCache = Annotated[bool, typer.Option("--cache/--no-cache", help="Keep decoded pixels for later runs.")]
+CacheBudget = Annotated[str, typer.Option(help="A dataset that needs more is streamed.")]
+MaxPixels = Annotated[int, typer.Option(help="Images of more pixels are not opened.")]
+Probabilities = Annotated[str, typer.Option(help="Write probabilities.parquet: auto, all or none.")]
+MaxTime = Annotated[str | None, _option("Stop at a checkpoint after 90s, 15m or 2h (exit 143).")]
+DryRun = Annotated[bool, _option("Say what would be done and what it costs.", "--dry-run")]
+Force = Annotated[bool, _option("Replace another run in the same folder.", "--force")]
+Strict = Annotated[bool, _option("Exit 3 if an image cannot be read.", "--strict")]
+
+# Every command
+Json = Annotated[bool, _option("Print one JSON document on stdout.", "--json")]
+Quiet = Annotated[bool, _option("No progress, no tables.", "--quiet", "-q")]
+Debug = Annotated[bool, _option("Show tracebacks.", "--debug")]
+
+
+def seconds(text: str | None) -> float | None:
+    """`90`, `90s`, `15m`, `2h` → seconds."""
+    if text is None:
+        return None
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    try:
+        value = float(number) * unit
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise typer.BadParameter(f"{text!r} is no time: write 90s, 15m or 2h.", param_hint="--max-time")
+    return value
+
+
+def size(text: str) -> int:
+    """`500MB`, `20GB`, `1TB` or plain bytes → bytes."""
+    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    upper = text.strip().upper()
+    number, unit = (upper[:-2], units[upper[-2:]]) if upper[-2:] in units else (upper, 1)
+    try:
+        return int(float(number) * unit)
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(f"{text!r} is no size: write 500MB or 20GB.", param_hint="--cache-budget") from None

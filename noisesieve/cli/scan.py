@@ -1,0 +1,126 @@
+"""`noisesieve scan`: from a dataset to a sieve report."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+from noisesieve.cli import options as o
+from noisesieve.cli.stop import StopRequest
+from noisesieve.cli.terminal import TerminalWatcher, console
+from noisesieve.errors import InputError, Stopped
+from noisesieve.settings import PixelSettings, ScanSettings, scan_settings
+from noisesieve.watch import Nobody, Watcher
+
+_NOT_SETTINGS = ("data", "as_json", "quiet", "debug", "dry_run", "max_time", "cache_budget")
+
+
+def scan(
+    context: typer.Context,
+    data: o.Data,
+    output: o.Output = None,
+    root: o.Root = None,
+    path_column: o.PathColumn = "path",
+    label_column: o.LabelColumn = "label",
+    image_column: o.ImageColumn = None,
+    id_column: o.IdColumn = None,
+    split: o.Split = None,
+    limit: o.Limit = None,
+    allow_outside: o.AllowOutside = False,
+    trusted_column: o.TrustedColumn = None,
+    preset: o.Preset = "auto",
+    backbone: o.Backbone = None,
+    image_size: o.ImageSize = None,
+    epochs: o.Epochs = None,
+    warmup_epochs: o.WarmupEpochs = None,
+    ramp_epochs: o.RampEpochs = None,
+    sieve_start: o.SieveStart = None,
+    beta: o.Beta = None,
+    batch_size: o.BatchSize = None,
+    lr: o.LearningRate = None,
+    flip: o.Flip = None,
+    loop_eps: o.LoopEps = None,
+    sieve_eps: o.SieveEps = None,
+    score_pass: o.ScorePass = "eval",
+    seed: o.Seed = 0,
+    device: o.Device = "auto",
+    workers: o.Workers = None,
+    cache_dir: o.CacheDir = None,
+    cache: o.UseCache = True,
+    cache_budget: o.CacheBudget = f"{PixelSettings.cache_budget // 10**9}GB",
+    max_pixels: o.MaxPixels = PixelSettings.max_pixels,
+    probabilities: o.Probabilities = "auto",
+    max_time: o.MaxTime = None,
+    dry_run: o.DryRun = False,
+    force: o.Force = False,
+    strict: o.Strict = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Find the wrong labels of a dataset: train a confidence-regularized ResNet, sieve, write a report.
+
+    The same command again resumes an unfinished run.
+
+    Example: noisesieve scan ./dataset -o my-run
+    """
+    chosen = {name: value for name, value in context.params.items() if name not in _NOT_SETTINGS}
+    settings = scan_settings(data, **chosen, cache_budget=o.size(cache_budget), max_seconds=o.seconds(max_time))
+    watcher: Watcher = Nobody() if quiet else TerminalWatcher()
+    if dry_run:
+        _dry_run(settings, watcher, as_json=as_json)
+    else:
+        _scan(settings, watcher, as_json=as_json, quiet=quiet)
+
+
+def _scan(settings: ScanSettings, watcher: Watcher, *, as_json: bool, quiet: bool) -> None:
+    with StopRequest(settings.max_seconds) as asked:
+        from noisesieve.pipeline import scan as run
+
+        try:
+            report = run(settings, watcher=watcher, stop=asked)
+        except Stopped as stopped:
+            if stopped.exit_code == 0:  # a rank that only helped: rank 0 speaks
+                return
+            raise
+        finally:
+            watcher.finish()
+    folder, summary = report.path.parent, report.summary
+    if as_json:
+        print(json.dumps({"run": str(folder), "report": str(report.path), "summary": summary}))
+    elif quiet:
+        print(report.path)
+    else:
+        from noisesieve.cli.summary import print_summary
+
+        print_summary(console(stderr=False), summary, folder)
+    if settings.strict and summary["unreadable"]:
+        raise InputError(f"{summary['unreadable']} images cannot be read (--strict).", "The report names them.")
+
+
+def _dry_run(settings: ScanSettings, watcher: Watcher, *, as_json: bool) -> None:
+    from noisesieve.pipeline import dry_run
+
+    found = dry_run(settings, watcher=watcher)
+    watcher.finish()
+    if as_json:
+        print(json.dumps(found))
+        return
+    cost = found["estimate"]
+    print(f"{found['examples']:,} images in {found['classes']:,} classes")
+    print(found["plan"])
+    print(
+        f"at most about {_duration(cost['seconds'])} at {cost['images_per_second']:,.0f} images/s, "
+        f"{cost['memory_bytes'] / 2**20:,.0f} MiB of memory, {cost['cache_bytes'] / 2**20:,.0f} MiB of pixels"
+        + (", streamed" if found["streamed"] else " in the cache")
+    )
+    print(f"run folder: {found['output']}")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

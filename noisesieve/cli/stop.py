@@ -1,0 +1,46 @@
+"""Ctrl-C, SIGTERM and --max-time: finish the step, leave a checkpoint, say how to go on. Twice: leave at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from types import FrameType, TracebackType
+from typing import Any
+
+from noisesieve.errors import Stopped
+
+HINT = "Run the same command again to resume."
+
+
+class StopRequest:
+    """A question the pipeline asks between steps: was I asked to stop?"""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self._signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> Stopped | None:
+        if self._signal is not None:
+            name = signal.Signals(self._signal).name
+            return Stopped(f"Stopped by {name}.", HINT, exit_code=128 + self._signal)
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            return Stopped("Stopped: --max-time is over.", HINT, exit_code=128 + signal.SIGTERM)
+        return None
+
+    def __enter__(self) -> StopRequest:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        if self._signal is not None:
+            os._exit(128 + number)
+        self._signal = number

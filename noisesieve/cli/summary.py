@@ -1,0 +1,111 @@
+"""The end of a scan, for people: noise rate, classes, confusions, suspects, files, next commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from noisesieve.names import printable
+
+CLASSES_SHOWN = 20
+CONFUSIONS_SHOWN = 5
+
+
+def print_summary(out: Console, summary: dict[str, Any], folder: Path) -> None:
+    """Print it all, at any width."""
+    rate = summary["noise_rate"]
+    out.print(
+        _text(
+            f"{rate['corrupted']:,} of {rate['of']:,} labels look wrong: {rate['share']:.1%} "
+            f"(95 % interval {rate['low']:.1%} to {rate['high']:.1%})",
+            "bold",
+        )
+    )
+    for line in _asides(summary):
+        out.print(_text(line))
+    _section(out, "Noise by class, noisiest first", _classes(summary["classes"]))
+    if summary["confusions"]:
+        _section(out, "Most frequent confusions", _confusions(summary["confusions"]))
+    if summary["suspects"]:
+        _section(out, "Most suspicious rows", _suspects(summary["suspects"]))
+    out.print()
+    written = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
+    out.print(_text(f"Written to {folder}:"), soft_wrap=True)
+    out.print(_text(f"  {', '.join(written)}"))
+    out.print(_text("Next, in Python:"))
+    out.print(_text(f"  noisesieve.read_report({str(folder)!r}).corrupted.to_pandas()"), soft_wrap=True)
+
+
+def _asides(summary: dict[str, Any]) -> list[str]:
+    lines = []
+    if summary["unreadable"]:
+        lines.append(f"{summary['unreadable']:,} images cannot be read; their rows say why (column status).")
+    if summary["undecided"]:
+        lines.append(f"{summary['undecided']:,} rows lie on the threshold within rounding.")
+    if torn := summary["duplicates"]["with_different_labels"]:
+        lines.append(f"{torn:,} images occur more than once with different labels (summary.json names them).")
+    elif again := summary["duplicates"]["groups"]:
+        lines.append(f"{again:,} images occur more than once.")
+    if rare := sum(row["low_evidence"] for row in summary["classes"]):
+        lines.append(f"{rare:,} classes have fewer than 10 examples: low evidence.")
+    return lines
+
+
+def _classes(rows: list[dict[str, Any]]) -> Table:
+    table = _table()
+    for name, justify in (
+        ("class", "left"),
+        ("wrong", "right"),
+        ("of", "right"),
+        ("share", "right"),
+        ("95 %", "right"),
+    ):
+        table.add_column(name, justify=justify, no_wrap=name != "class")  # type: ignore[arg-type]
+    ordered = sorted(rows, key=lambda row: -(row["share"] or 0))
+    for row in ordered[:CLASSES_SHOWN]:
+        share = "" if row["share"] is None else f"{row['share']:.1%}"
+        interval = f"{row['low']:.0%} – {row['high']:.0%}"
+        table.add_row(_text(row["label"]), f"{row['corrupted']:,}", f"{row['of']:,}", share, interval)
+    if len(rows) > CLASSES_SHOWN:
+        table.caption = f"and {len(rows) - CLASSES_SHOWN:,} more classes in summary.json"
+    return table
+
+
+def _confusions(rows: list[dict[str, Any]]) -> Table:
+    table = _table()
+    for name in ("given", "looks like"):
+        table.add_column(name)
+    table.add_column("rows", justify="right", no_wrap=True)
+    for row in rows[:CONFUSIONS_SHOWN]:
+        table.add_row(_text(row["given"]), _text(row["suggested"]), f"{row['count']:,}")
+    return table
+
+
+def _suspects(rows: list[dict[str, Any]]) -> Table:
+    table = _table()
+    table.add_column("id", overflow="fold")
+    for name in ("given", "looks like"):
+        table.add_column(name)
+    table.add_column("P(wrong)", justify="right", no_wrap=True)
+    for row in rows:
+        looks_like = "?" if row["suggested_label"] is None else row["suggested_label"]
+        table.add_row(_text(row["id"]), _text(row["label"]), _text(looks_like), f"{row['corruption_probability']:.3f}")
+    return table
+
+
+def _section(out: Console, title: str, table: Table) -> None:
+    out.print()
+    out.print(_text(title, "bold"))
+    out.print(table)
+
+
+def _table() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(printable(text), style=style)

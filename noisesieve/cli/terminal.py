@@ -1,0 +1,94 @@
+"""What people see: progress while it runs, plain lines off a terminal, tables at the end. Labels are never markup."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from noisesieve.errors import NoisesieveError
+from noisesieve.names import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+
+def error_text(error: NoisesieveError) -> str:
+    """An error as one line: the problem, the place, the next step."""
+    return printable(f"noisesieve: {error}")
+
+
+def console(*, stderr: bool) -> Console:
+    """A console that takes no text for markup. NO_COLOR and dumb terminals are rich's own business."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() or "COLUMNS" in os.environ else 100
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
+
+
+class TerminalWatcher:
+    """A live bar on a terminal; a line an epoch elsewhere."""
+
+    def __init__(self) -> None:
+        self._console = console(stderr=True)
+        self._live = self._console.is_terminal and not self._console.is_dumb_terminal
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+        self._name = ""
+        self._started = 0.0
+        self._done = 0
+        self._epoch = 0
+
+    def note(self, text: str) -> None:
+        self._print(text, "dim")
+
+    def warn(self, text: str) -> None:
+        self._print(text, "yellow")
+
+    def stage(self, name: str, total: int) -> None:
+        self.finish()
+        self._name, self._started, self._done, self._epoch = name, time.monotonic(), 0, 0
+        if self._live:
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._progress = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=18),
+                TextColumn("{task.percentage:>3.0f}%"),
+                TextColumn("{task.fields[facts]}"),
+                TimeRemainingColumn(compact=True),
+                console=self._console,
+                transient=True,
+            )
+            self._progress.start()
+            self._task = self._progress.add_task(name, total=total, facts="")
+
+    def advance(self, done: int = 1, **facts: Any) -> None:
+        self._done += done
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, advance=done, facts=self._facts(facts), total=facts.get("total"))
+        elif not self._live and facts.get("epoch", 0) != self._epoch:
+            self._epoch = facts["epoch"]
+            self._print(self._facts(facts), "")
+
+    def finish(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = self._task = None
+
+    def _facts(self, facts: dict[str, Any]) -> str:
+        rate = self._done / max(1e-9, time.monotonic() - self._started)
+        if "epoch" not in facts:
+            return f"{rate:,.0f}/s"
+        return (
+            f"{facts['phase']} {facts['epoch']}/{facts['epochs']} β {facts['beta']:.1f} "
+            f"kept {facts['kept']:,} flagged {facts['flagged']:,} {rate:,.0f}/s"
+        )
+
+    def _print(self, text: str, style: str) -> None:
+        from rich.text import Text
+
+        self._console.print(Text(printable(text), style=style), soft_wrap=True)

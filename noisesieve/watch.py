@@ -1,0 +1,34 @@
+"""Whoever watches a run. Light: the command line loads it before it knows what is wanted."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+
+class Watcher(Protocol):
+    """Whoever watches a run: the terminal, a test, or nobody."""
+
+    def note(self, text: str) -> None:
+        """A line for people."""
+
+    def warn(self, text: str) -> None:
+        """A line that people should not miss."""
+
+    def stage(self, name: str, total: int) -> None:
+        """A countable piece of work begins."""
+
+    def advance(self, done: int = 1, **facts: Any) -> None:
+        """`done` more of it are finished; facts are shown beside the bar."""
+
+    def finish(self) -> None:
+        """The piece of work ended."""
+
+
+class Nobody:
+    """A watcher that looks away."""
+
+    def note(self, text: str) -> None: ...
+    def warn(self, text: str) -> None: ...
+    def stage(self, name: str, total: int) -> None: ...
+    def advance(self, done: int = 1, **facts: Any) -> None: ...
+    def finish(self) -> None: ...
