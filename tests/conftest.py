@@ -1,0 +1,91 @@
+"""Small real datasets, and a quick recipe, shared by the tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+REPOSITORY = Path(__file__).parent.parent
+SAMPLE = REPOSITORY / "sample_data"
+SHARED = REPOSITORY.parent / "shared"
+
+QUICK = ("--epochs", "8", "--warmup-epochs", "4", "--ramp-epochs", "2", "--sieve-start", "6", "--no-flip")
+QUICK_OPTIONS = {"epochs": 8, "warmup_epochs": 4, "ramp_epochs": 2, "sieve_start": 6, "flip": False}
+
+
+def paint(path: Path, colour: tuple[int, int, int], *, seed: int = 0, size: tuple[int, int] = (16, 16)) -> Path:
+    """A noisy picture of one colour: a class that a network tells apart in a few steps."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    noise = np.random.default_rng(seed).integers(-40, 40, (size[1], size[0], 3))
+    Image.fromarray((np.array(colour) + noise).clip(0, 255).astype(np.uint8)).save(path)
+    return path
+
+
+COLOURS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
+
+
+@pytest.fixture
+def colours(tmp_path: Path) -> Path:
+    """An image folder of three easy classes, 40 pictures each."""
+    root = tmp_path / "colours"
+    for c, (name, colour) in enumerate(COLOURS.items()):
+        for i in range(40):
+            paint(root / name / f"{i}.png", colour, seed=100 * c + i)
+    return root
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Real data beside the checkout, where it is there."""
+    if not (SHARED / "data").is_dir():
+        pytest.skip("../shared/data is not here")
+    return SHARED / "data"
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test has its own cache and no settings from outside."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name in [name for name in os.environ if name.startswith("NOISESIEVE_")]:
+        monkeypatch.delenv(name)
+
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def noisesieve(tmp_path: Path) -> Run:
+    """Run the command line as a user does, in an empty working folder."""
+
+    def run(*arguments: object, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
+        home = tmp_path / "work"
+        home.mkdir(exist_ok=True)
+        return subprocess.run(
+            [sys.executable, "-m", "noisesieve", *map(str, arguments)],
+            cwd=home,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "80", **environment},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
+
+
+def few_digits(folder: Path, each: int) -> Path:
+    """A part of the sample data: the first pictures of every class."""
+    for source in sorted((SAMPLE / "digits").iterdir()):
+        target = folder / source.name
+        target.mkdir(parents=True)
+        for file in sorted(source.iterdir())[:each]:
+            shutil.copy(file, target)
+    return folder
