@@ -105,11 +105,12 @@ class _Hand(threading.Thread):
         self._process: subprocess.Popen[str] | None = None
         self._since: float | None = None  # when the image at hand began
         self._slow = False
+        self._over = False
 
     def run(self) -> None:
         try:
             while (tasks := self._jobs.get()) is not None:
-                while tasks:
+                while tasks and not self._over:
                     tasks = tasks[self._drive(tasks) :]
         except (OSError, ValueError, NoisesieveError) as error:
             self._answers.put(error)
@@ -123,15 +124,22 @@ class _Hand(threading.Thread):
 
     def dismiss(self) -> None:
         """End the process, whatever it does."""
+        self._over = True
+        if (process := self._process) is not None:
+            process.kill()
+        self.join(timeout=5)
+        self._close()
+
+    def _close(self) -> None:
+        """End the process and close its pipes."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
-        self.join(timeout=5)
-        if self._process is not None:
             for pipe in (self._process.stdin, self._process.stdout):
                 if pipe is not None:
                     with contextlib.suppress(OSError):  # the reader is gone, and so is what it did not read
                         pipe.close()
+            self._process = None
 
     def _hire(self) -> subprocess.Popen[str]:
         process = subprocess.Popen(
@@ -147,10 +155,10 @@ class _Hand(threading.Thread):
 
     def _drive(self, tasks: list[Task]) -> int:
         """Send tasks and pass their answers on; the number answered, the fatal one included."""
+        if self._process is not None and self._process.poll() is not None:
+            self._close()
         first = self._process is None
-        if self._process is None or self._process.poll() is not None:
-            self._process = self._hire()
-        process = self._process
+        process = self._process = self._process or self._hire()
         assert process.stdin is not None
         assert process.stdout is not None
         job = json.dumps([(t.row, t.slot, t.place.file, t.place.column, t.place.position) for t in tasks])

@@ -1,0 +1,169 @@
+"""Decoding in a crew of processes: rows never shift, workers may die, pixels are kept and found again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from noisesieve import pixels, sources
+from noisesieve.errors import InputError
+from noisesieve.pixels.crew import Crew, Task
+from noisesieve.records import Index, Place
+from noisesieve.settings import PixelSettings, SourceSettings
+from noisesieve.watch import Nobody
+from tests.conftest import paint
+
+
+def go() -> None:
+    """Nobody asks to stop."""
+
+
+def index_of(root: Path) -> Index:
+    return sources.read(SourceSettings(path=root))
+
+
+def settings(tmp_path: Path) -> PixelSettings:
+    return PixelSettings(cache_dir=tmp_path / "pixels", workers=2)
+
+
+def load(index: Index, chosen: PixelSettings, tmp_path: Path, size: int = 16) -> pixels.Decoded:
+    looks = pixels.look(index, chosen, Nobody(), pause=go)
+    return pixels.decode(index, looks, chosen, Nobody(), size=size, scratch=tmp_path / "scratch", pause=go)
+
+
+def all_pixels(decoded: pixels.Decoded) -> np.ndarray:
+    return next(decoded.pixels.batches([np.arange(len(decoded.pixels))]))
+
+
+def test_an_unreadable_image_keeps_its_row_and_the_others_stay_where_they_are(colours: Path, tmp_path: Path) -> None:
+    before = all_pixels(load(index_of(colours), settings(tmp_path), tmp_path))
+    (colours / "green/5.png").write_bytes(b"")
+    (colours / "blue/1000.png").symlink_to("nowhere")
+    os.mkfifo(colours / "red/pipe.png")
+    index = index_of(colours)
+    decoded = load(index, settings(tmp_path), tmp_path)
+    status = dict(zip(index.ids, decoded.looks.status, strict=True))
+    assert status["green/5.png"] == "the file is empty"
+    assert status["blue/1000.png"] == "missing file"
+    assert status["red/pipe.png"] == "not a regular file"
+    assert len(decoded.rows) == 119
+    lost = index_of(colours).ids.index("green/5.png")  # one name fewer before it than the fifo's class adds
+    expected = {name: picture for name, picture in zip(sorted_ids(colours), before, strict=True) if name != "green/5.png"}
+    for row, picture in zip(decoded.rows.tolist(), all_pixels(decoded), strict=True):
+        assert (picture == expected[index.ids[row]]).all()
+    assert lost not in decoded.rows
+
+
+def sorted_ids(colours: Path) -> list[str]:
+    return [name for name in index_of(colours).ids if name not in ("blue/1000.png", "red/pipe.png")]
+
+
+def test_pixels_are_reused_after_a_move_and_for_a_part(colours: Path, tmp_path: Path) -> None:
+    first = load(index_of(colours), settings(tmp_path), tmp_path)
+    assert not first.reused
+    shutil.move(colours / "red/1.png", colours / "blue/moved.png")  # a relabelled picture
+    assert load(index_of(colours), settings(tmp_path), tmp_path).reused
+    (colours / "red/2.png").unlink()
+    assert load(index_of(colours), settings(tmp_path), tmp_path).reused
+
+
+def test_changed_content_and_another_size_are_decoded_anew(colours: Path, tmp_path: Path) -> None:
+    load(index_of(colours), settings(tmp_path), tmp_path)
+    assert not load(index_of(colours), settings(tmp_path), tmp_path, size=24).reused
+    stamp = (colours / "red/1.png").stat()
+    paint(colours / "red/1.png", (1, 1, 1), seed=77)
+    os.utime(colours / "red/1.png", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # the clock is not the content
+    assert not load(index_of(colours), settings(tmp_path), tmp_path).reused
+
+
+def test_streamed_pixels_are_the_cached_ones(colours: Path, tmp_path: Path) -> None:
+    index = index_of(colours)
+    cached = load(index, settings(tmp_path), tmp_path)
+    streamed = load(index, replace(settings(tmp_path), cache_budget=0), tmp_path)
+    order = [np.array([3, 1, 2]), np.arange(100), np.array([119]), *(np.array([i]) for i in range(9))]
+    for left, right in zip(cached.pixels.batches(order), streamed.pixels.batches(order), strict=True):
+        assert (left == right).all()
+
+
+def test_a_file_that_changes_while_streaming_stops_the_run(colours: Path, tmp_path: Path) -> None:
+    streamed = load(index_of(colours), replace(settings(tmp_path), cache_budget=0), tmp_path)
+    paint(colours / "blue/0.png", (1, 1, 1), seed=78)
+    with pytest.raises(InputError, match=r"blue/0.png.*content changed.*resumes"):
+        list(streamed.pixels.batches([np.arange(120)]))
+
+
+def test_pixels_survive_the_way_to_another_rank(colours: Path, tmp_path: Path) -> None:
+    for budget in (0, 10**9):
+        decoded = load(index_of(colours), replace(settings(tmp_path), cache_budget=budget), tmp_path)
+        again = pixels.from_document(pixels.to_document(decoded.pixels))
+        assert (next(again.batches([np.arange(9)])) == all_pixels(decoded)[:9]).all()
+
+
+def test_without_a_cache_nothing_is_kept(colours: Path, tmp_path: Path) -> None:
+    decoded = load(index_of(colours), replace(settings(tmp_path), cache=False), tmp_path)
+    assert len(all_pixels(decoded)) == 120
+    assert not (tmp_path / "pixels").exists()
+
+
+def crew_on(places: list[str], tmp_path: Path, seconds: float) -> Crew:
+    return Crew(1, size=16, max_pixels=2**26, seconds=seconds, store=None, slots=0)
+
+
+def test_a_killed_worker_costs_one_image_and_names_it(colours: Path, tmp_path: Path) -> None:
+    index = index_of(colours)
+    tasks = [Task(i, 0, index.places(i)) for i in range(len(index))]
+    with Crew(1, size=16, max_pixels=2**26, seconds=60, store=None, slots=0) as crew:
+        answers = []
+        for answer in crew.work(tasks):
+            answers.append(answer)
+            if len(answers) == 3:
+                process = crew._hands[0]._process
+                assert process is not None
+                os.kill(process.pid, signal.SIGKILL)
+    assert sorted(answer.row for answer in answers) == list(range(120))
+    lost = [answer for answer in answers if answer.status != "ok"]
+    assert 1 <= len(lost) <= 1
+    assert "died" in lost[0].status
+
+
+def test_a_worker_that_hangs_is_replaced(colours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = index_of(colours)
+    tasks = [Task(i, 0, index.places(i)) for i in range(40)]
+    with Crew(1, size=16, max_pixels=2**26, seconds=1.0, store=None, slots=0) as crew:
+        crew.submit(tasks[:1])
+        crew.answer()
+        process = crew._hands[0]._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        start = time.monotonic()
+        answers = list(crew.work(tasks))
+    assert sum(answer.status != "ok" for answer in answers) == 1
+    assert any("longer than 1 s" in answer.status for answer in answers)
+    assert time.monotonic() - start < 30
+
+
+def test_a_name_with_a_nul_or_too_long_is_only_unreadable() -> None:
+    places = [Place("a\0b.png"), Place("x" * 5000)]
+    with Crew(1, size=0, max_pixels=2**26, seconds=60, store=None, slots=0) as crew:
+        answers = list(crew.work([Task(i, 0, place) for i, place in enumerate(places)]))
+    assert all("cannot be opened" in answer.status for answer in answers)
+
+
+def test_closing_a_crew_leaves_no_process(colours: Path) -> None:
+    before = threading.active_count()
+    index = index_of(colours)
+    with Crew(2, size=16, max_pixels=2**26, seconds=60, store=None, slots=0) as crew:
+        list(crew.work([Task(i, 0, index.places(i)) for i in range(64)]))
+        pids = [hand._process.pid for hand in crew._hands if hand._process is not None]
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert threading.active_count() == before
