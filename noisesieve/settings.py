@@ -91,6 +91,7 @@ class Recipe:
     nesterov: bool = True
     clip_norm: float = 5.0
     adaptive_warmup: bool = False
+    watch_every: int = 1  # epochs between two looks at the held-out rows: small datasets learn little in one
     flip: bool | None = None  # None: tried on held-out rows during the warm-up
     ema_epochs: float = 0.5  # horizon of the weight average that scores; 0: the weights themselves
     average_epochs: int = 5  # the verdict's probabilities are the mean over this many last epochs

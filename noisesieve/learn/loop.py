@@ -305,15 +305,17 @@ class Loop:
     def watch_warmup(self) -> None:
         """May beta rise? May pictures be mirrored? Ask the held-out rows."""
         state, recipe = self.state, self.recipe
+        last = state.epoch == recipe.warmup_epochs
         if len(self.held_out) == 0 or (state.warmup is not None and state.flip is not None):
+            return
+        if state.epoch % recipe.watch_every and not last:
             return
         labels = self.labels[self.held_out]
         plain = self.score(self.held_out, mirrored=False)
         state.agreement.append(float(plain.gather(1, labels[:, None]).mean()))
-        if state.flip is None and state.epoch >= min(warmup.FLIP_TRIAL, recipe.warmup_epochs):
+        if state.flip is None and (last or len(state.agreement) >= warmup.FLIP_TRIAL):
             state.flip = warmup.flipping_is_harmless(plain, self.score(self.held_out, mirrored=True), labels)
-        over = state.epoch == recipe.warmup_epochs or warmup.has_levelled_off(state.agreement)
-        if state.warmup is None and over:
+        if state.warmup is None and (last or warmup.has_levelled_off(state.agreement)):
             state.warmup = state.epoch
 
     # Progress, history, checkpoints.

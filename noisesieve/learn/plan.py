@@ -17,6 +17,8 @@ from noisesieve.settings import Recipe, Wishes
 SIZES = (16, 24, 32, 48, 64, 96, 128, 160, 224)
 CPU_LARGEST = 48
 GPU_LARGEST = 128
+WATCH_STEPS = 30  # between two looks at the held-out rows, at least
+EMA_STEPS = 20  # horizon of the averaged weights, at least
 
 
 def plan(wishes: Wishes, *, rows: int, classes: int, longest_sides: Ints, device: str) -> Recipe:
@@ -40,9 +42,11 @@ def _auto(rows: int, classes: int, natural: int, device: str) -> Recipe:
     """Minutes on two cores for a few thousand images; a full ResNet where there is a GPU."""
     gpu = device != "cpu"
     size = min(natural, GPU_LARGEST if gpu else CPU_LARGEST)
-    batch = 64 if rows < 20_000 else 128
-    warmup = 30 if rows < 20_000 else 20
-    ramp, rest = 8, 12
+    batch = 32 if rows < 1500 else 64 if rows < 20_000 else 128
+    steps = max(1, rows // batch)  # an epoch; learning takes steps, so few rows get more epochs
+    watch = max(1, round(WATCH_STEPS / steps))
+    warmup = max(30 if rows < 20_000 else 20, 15 * watch)
+    ramp, rest = 8 * watch, 12 * watch
     return Recipe(
         backbone="resnet34" if gpu else "resnet8" if rows < 50_000 else "resnet20",
         image_size=size,
@@ -53,6 +57,8 @@ def _auto(rows: int, classes: int, natural: int, device: str) -> Recipe:
         batch_size=batch,
         lr=0.1,
         adaptive_warmup=True,
+        watch_every=watch,
+        ema_epochs=max(0.5, EMA_STEPS / steps),
     )
 
 

@@ -11,10 +11,10 @@ HELD_OUT_SHARE = 0.1
 HELD_OUT_MOST = 1000
 HELD_OUT_LEAST = 50  # fewer cannot tell anything: the warm-up then takes its full length
 RARE = 10  # classes of fewer examples give none away
-SHORTEST = 6  # epochs
-PATIENCE = 4  # epochs without a gain
+SHORTEST = 6  # looks
+PATIENCE = 4  # looks without a gain
 GAIN = 0.005
-FLIP_TRIAL = 4  # the epoch after which mirrored pictures are tried
+FLIP_TRIAL = 4  # the look at which mirrored pictures are tried
 
 
 def held_out_rows(labels: Tensor, *, seed: int) -> Tensor:
@@ -32,7 +32,7 @@ def held_out_rows(labels: Tensor, *, seed: int) -> Tensor:
 
 
 def has_levelled_off(agreement: list[float]) -> bool:
-    """True when the held-out agreement, smoothed over three epochs, has not gained for `PATIENCE` epochs."""
+    """True when the held-out agreement, smoothed over three looks, has not gained for `PATIENCE` looks."""
     if len(agreement) < SHORTEST:
         return False
     smooth = [

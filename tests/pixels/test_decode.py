@@ -51,7 +51,11 @@ def test_exif_orientation_turns_the_picture() -> None:
 
 
 def test_broken_exif_does_not_cost_the_picture() -> None:
-    assert pixels(blob(Image.new("RGB", (8, 8)), "JPEG", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff")).shape == (16, 16, 3)
+    assert pixels(blob(Image.new("RGB", (8, 8)), "JPEG", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff")).shape == (
+        16,
+        16,
+        3,
+    )
 
 
 def test_transparency_is_laid_on_white_and_hidden_colours_do_not_leak() -> None:
@@ -100,7 +104,10 @@ def bomb() -> bytes:
         (b"hello, I am a picture", "not an image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n", "not an image"),
         (blob(Image.new("RGB", (64, 64), (1, 2, 3)))[:60], "cannot be decoded"),
-        (blob(Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)), "JPEG")[:900], "truncated"),
+        (
+            blob(Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)), "JPEG")[:900],
+            "truncated",
+        ),
         (bomb(), "13000x13000"),
     ],
     ids=["empty", "text", "eps", "half a png", "half a jpeg", "bomb"],

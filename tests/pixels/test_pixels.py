@@ -56,7 +56,9 @@ def test_an_unreadable_image_keeps_its_row_and_the_others_stay_where_they_are(co
     assert status["red/pipe.png"] == "not a regular file"
     assert len(decoded.rows) == 119
     lost = index_of(colours).ids.index("green/5.png")  # one name fewer before it than the fifo's class adds
-    expected = {name: picture for name, picture in zip(sorted_ids(colours), before, strict=True) if name != "green/5.png"}
+    expected = {
+        name: picture for name, picture in zip(sorted_ids(colours), before, strict=True) if name != "green/5.png"
+    }
     for row, picture in zip(decoded.rows.tolist(), all_pixels(decoded), strict=True):
         assert (picture == expected[index.ids[row]]).all()
     assert lost not in decoded.rows

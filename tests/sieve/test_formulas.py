@@ -167,7 +167,11 @@ def expected_loss_at(f: Tensor, flips: Tensor, prior: Tensor, beta: float) -> Te
 def test_theorem_4_inside_the_window_the_clean_vertex_wins_and_above_it_some_place_fails() -> None:
     k = 3
     t = torch.tensor(  # two places a class; rows are T(x)[clean]
-        [[[0.6, 0.25, 0.15], [0.7, 0.15, 0.15]], [[0.2, 0.6, 0.2], [0.25, 0.55, 0.2]], [[0.1, 0.2, 0.7], [0.2, 0.2, 0.6]]],
+        [
+            [[0.6, 0.25, 0.15], [0.7, 0.15, 0.15]],
+            [[0.2, 0.6, 0.2], [0.25, 0.55, 0.2]],
+            [[0.1, 0.2, 0.7], [0.2, 0.2, 0.6]],
+        ],
         dtype=DOUBLE,
     )
     p_y = torch.tensor([0.4, 0.3, 0.3], dtype=DOUBLE)

@@ -121,7 +121,11 @@ def test_jsonl_embeds_images_as_base64_in_both_forms(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "message"),
-    [("{", r"a\.jsonl:2: not JSON"), ("[1]", r"a\.jsonl:2: not an object"), ('{"path":"x","label":["a"]}', "multi-label")],
+    [
+        ("{", r"a\.jsonl:2: not JSON"),
+        ("[1]", r"a\.jsonl:2: not an object"),
+        ('{"path":"x","label":["a"]}', "multi-label"),
+    ],
 )
 def test_a_wrong_line_of_jsonl_is_named(tmp_path: Path, line: str, message: str) -> None:
     with pytest.raises(InputError, match=message):

@@ -1,0 +1,204 @@
+"""The loop: what is sieved has no say, what is decided stays decided, and the seed says the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from noisesieve.errors import Stopped, TrainingError
+from noisesieve.learn.checkpoint import Checkpoints
+from noisesieve.learn.loop import Lesson, Loop
+from noisesieve.learn.world import World
+from noisesieve.records import Bytes, Ints
+from noisesieve.settings import Recipe
+from noisesieve.watch import Nobody
+
+RECIPE = Recipe(
+    backbone="resnet8",
+    image_size=8,
+    epochs=6,
+    warmup_epochs=2,
+    ramp_epochs=2,
+    sieve_start=4,
+    batch_size=16,
+    lr=0.05,
+    flip=False,
+)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Pixels in memory."""
+
+    pictures: Bytes
+
+    def __len__(self) -> int:
+        return len(self.pictures)
+
+    @property
+    def size(self) -> int:
+        return self.pictures.shape[1]
+
+    def batches(self, order: Sequence[Ints]) -> Iterator[Bytes]:
+        for rows in order:
+            yield self.pictures[rows]
+
+
+def lesson(rows: int = 60, classes: int = 3, flips: int = 6, seed: int = 0) -> Lesson:
+    """Bright blotches in one of three colours; the first `flips` labels are wrong."""
+    rng = np.random.default_rng(seed)
+    truth = np.arange(rows) % classes
+    pictures = rng.integers(0, 120, (rows, 8, 8, 3))
+    pictures[np.arange(rows), :, :, truth] += 120
+    labels = truth.copy()
+    labels[:flips] = (labels[:flips] + 1) % classes
+    trusted = torch.zeros(rows, dtype=torch.bool)
+    return Lesson(Memory(pictures.astype(np.uint8)), torch.from_numpy(labels), classes, trusted)
+
+
+def loop(given: Lesson | None = None, recipe: Recipe = RECIPE, **options: Any) -> Loop:
+    chosen = {"world": World(), "watcher": Nobody(), "checkpoints": None, "stop": lambda: None, **options}
+    return Loop(given or lesson(), recipe, **chosen)
+
+
+def weights(one: Loop) -> list[torch.Tensor]:
+    momentum = [s["momentum_buffer"] for s in one.state.optimizer.state.values() if "momentum_buffer" in s]
+    return [value.clone() for value in (*one.state.model.state_dict().values(), *momentum)]
+
+
+def one_step(made: Loop, batch: torch.Tensor) -> None:
+    kept, mine = made.batch_rows(batch)
+    images = next(made.feed.batches([mine]))
+    made.state.epoch_facts = {"loss": 0.0, "kept": 0, "skipped": 0}
+    made.state.model.train()
+    made.train_step(images, mine, kept, 4)
+
+
+def test_no_row_is_dropped_before_the_sieve_starts() -> None:
+    made = loop()
+    state, scores = made.run()
+    kept = [row["kept"] for row in scores.history]
+    assert kept[: RECIPE.sieve_start - 1] == [60, 60, 60]
+    assert scores.flagged_epochs.min() >= 0
+    assert scores.flagged_epochs.max() <= 1
+    assert len(scores.history) == 6
+
+
+def test_a_dropped_row_has_no_gradient() -> None:
+    whole, other = loop(), loop(replace(lesson(), pixels=poisoned(lesson().pixels, row=5)))
+    other.feed.mean, other.feed.std = whole.feed.mean, whole.feed.std  # the dataset's own, poisoned row included
+    for made in (whole, other):
+        made.state.keep[5] = False
+        one_step(made, torch.arange(16))
+    for left, right in zip(weights(whole), weights(other), strict=True):
+        assert torch.equal(left, right)
+
+
+def poisoned(pixels: Any, row: int) -> Memory:
+    pictures = pixels.pictures.copy()
+    pictures[row] = 255 - pictures[row]
+    return Memory(pictures)
+
+
+def test_a_batch_without_a_kept_row_changes_nothing() -> None:
+    made = loop()
+    one_step(made, torch.arange(16))
+    before = weights(made)
+    made.state.keep[:16] = False
+    one_step(made, torch.arange(16))
+    for left, right in zip(before, weights(made), strict=True):
+        assert torch.equal(left, right)
+    assert made.state.epoch_facts["skipped"] == 1
+
+
+def test_trusted_rows_are_never_sieved_out() -> None:
+    given = lesson(flips=20)
+    trusted = torch.zeros(60, dtype=torch.bool)
+    trusted[:20] = True
+    state, scores = loop(replace(given, trusted=trusted), replace(RECIPE, epochs=10)).run()
+    assert (scores.flagged_epochs[:20] == 0).all()
+    assert state.keep[:20].all()
+
+
+def test_a_dropped_row_can_come_back() -> None:
+    made = loop()
+    made.state.epoch = 5
+    made.sieve(torch.arange(60) % 2 == 0)
+    assert int(made.state.keep.sum()) == 30
+    made.sieve(torch.ones(60, dtype=torch.bool))
+    assert made.state.keep.all()
+
+
+def test_dropping_every_row_is_a_diagnosis() -> None:
+    made = loop()
+    made.state.epoch = 5
+    with pytest.raises(TrainingError, match="Every row was sieved out after epoch 5"):
+        made.sieve(torch.zeros(60, dtype=torch.bool))
+    assert made.state.keep.all()
+
+
+def test_a_loss_that_is_not_finite_stops_with_epoch_and_step() -> None:
+    with pytest.raises(TrainingError, match=r"not finite in epoch \d+, step \d+"):
+        loop(recipe=replace(RECIPE, lr=1e30)).run()
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not() -> None:
+    first, again, other = (loop(recipe=replace(RECIPE, seed=seed)).run()[1].probs for seed in (0, 0, 1))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+@pytest.mark.parametrize("steps", [1, 5, 8, 13, 17])
+def test_a_run_resumed_from_any_step_ends_in_the_same_bits(tmp_path: Path, steps: int) -> None:
+    recipe = replace(RECIPE, adaptive_warmup=True, flip=None, warmup_epochs=3, sieve_start=5, epochs=7)
+    given = lesson(rows=600)  # enough for a held-out part
+    recipe = replace(recipe, batch_size=150)
+    _, undisturbed = loop(given, recipe).run()
+    left = iter(range(steps))
+
+    def stop() -> Stopped | None:
+        return None if next(left, None) is not None else Stopped("enough", exit_code=143)
+
+    checkpoints = Checkpoints(tmp_path, identity="x", warn=print)
+    with pytest.raises(Stopped):
+        loop(given, recipe, checkpoints=checkpoints, stop=stop).run()
+    _, resumed = loop(given, recipe, checkpoints=checkpoints).run()
+    assert (resumed.probs == undisturbed.probs).all()
+    assert (resumed.flagged_epochs == undisturbed.flagged_epochs).all()
+    assert [row["kept"] for row in resumed.history] == [row["kept"] for row in undisturbed.history]
+
+
+def test_the_train_pass_scores_without_a_pass_of_its_own() -> None:
+    recipe = replace(RECIPE, score_pass="train", epochs=8)
+    made = loop(lesson(rows=96, flips=8), recipe)
+    calls = 0
+    score = made.score
+
+    def counted(*arguments: Any, **options: Any) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return score(*arguments, **options)
+
+    made.score = counted  # type: ignore[method-assign]
+    _, scores = made.run()
+    assert calls == 1  # the verdict's own
+    assert [row["kept"] for row in scores.history][:3] == [96, 96, 96]
+    assert scores.history[-1]["kept"] < 96
+
+
+def test_planted_flips_are_the_least_probable_labels() -> None:
+    _, scores = loop(lesson(rows=240, flips=24), replace(RECIPE, epochs=10)).run()
+    given = lesson(rows=240, flips=24).labels.numpy()
+    worst = scores.probs[np.arange(240), given].argsort()[:24]
+    assert set(worst) == set(range(24))
+
+
+def test_a_dataset_smaller_than_a_batch_still_trains() -> None:
+    _, scores = loop(lesson(rows=7, flips=0)).run()
+    assert scores.probs.shape == (7, 3)

@@ -1,0 +1,233 @@
+"""Schedules, presets, augmentation, backbones, devices: the parts of training, one fact each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from noisesieve.errors import StateError, UsageError
+from noisesieve.learn import feed, warmup, world
+from noisesieve.learn.augment import pad_crop, random_flip
+from noisesieve.learn.backbones import BACKBONES, build
+from noisesieve.learn.checkpoint import Checkpoints
+from noisesieve.learn.plan import image_size, plan
+from noisesieve.learn.schedule import Timeline
+from noisesieve.settings import Recipe, Wishes
+
+SIDES = np.array([32] * 10)
+
+
+def recipe(rows: int = 5000, sides: np.ndarray = SIDES, device: str = "cpu", **wishes: object) -> Recipe:
+    return plan(Wishes(**wishes), rows=rows, classes=10, longest_sides=sides, device=device)  # type: ignore[arg-type]
+
+
+def test_the_cifar_preset_is_the_papers() -> None:
+    paper = recipe(preset="cifar")
+    line = Timeline(paper, paper.warmup_epochs)
+    assert (paper.backbone, paper.batch_size, paper.epochs, paper.loop_eps, paper.sieve_eps) == (
+        "resnet34",
+        64,
+        100,
+        1e-8,
+        1e-8,
+    )
+    assert [line.beta(epoch) for epoch in (1, 10, 25, 40, 100)] == [0, 0, 1, 2, 2]
+    assert [line.learning_rate(epoch, 0) for epoch in (1, 50, 51)] == pytest.approx([0.1, 0.1, 0.01])
+    assert line.sieve_start == 30
+    assert not line.scores_after(28)
+    assert line.scores_after(29)
+
+
+def test_the_clothing1m_preset_is_the_papers() -> None:
+    paper = recipe(preset="clothing1m")
+    line = Timeline(paper, paper.warmup_epochs)
+    assert (paper.backbone, paper.batch_size, paper.epochs, paper.lr) == ("resnet50", 32, 120, 0.01)
+    assert [line.beta(epoch) for epoch in (80, 90, 100, 120)] == pytest.approx([0, 0.2, 0.4, 0.4])
+    assert [line.learning_rate(epoch, 0) for epoch in (30, 31, 61, 91)] == pytest.approx([1e-2, 1e-3, 1e-4, 1e-5])
+
+
+def test_a_warm_up_that_ends_early_moves_everything_behind_it() -> None:
+    auto = recipe()
+    full, short = Timeline(auto, auto.warmup_epochs), Timeline(auto, auto.warmup_epochs - 5)
+    assert full.epochs - short.epochs == full.sieve_start - short.sieve_start == 5
+    assert short.beta(auto.warmup_epochs - 4) > 0
+
+
+def test_the_rate_falls_once_beta_rises_and_ends_near_zero() -> None:
+    line = Timeline(recipe(), 10)
+    assert line.learning_rate(10, 0.9) == line.recipe.lr
+    assert line.learning_rate(line.epochs, 0.99) < 0.05 * line.recipe.lr
+
+
+def test_wishes_stand_above_the_preset() -> None:
+    asked = recipe(epochs=20, warmup_epochs=5, ramp_epochs=4, sieve_start=8, beta=1.0, batch_size=32, lr=0.2)
+    assert (asked.epochs, asked.warmup_epochs, asked.ramp_epochs, asked.sieve_start) == (20, 5, 4, 8)
+    assert (asked.beta, asked.batch_size, asked.lr) == (1.0, 32, 0.2)
+    assert not asked.adaptive_warmup
+    shorter = recipe(epochs=10)
+    assert shorter.warmup_epochs < 10
+    assert shorter.sieve_start <= 10
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [{"epochs": 5, "warmup_epochs": 5}, {"sieve_start": 999}, {"backbone": "vgg"}, {"warmup_epochs": 0}],
+)
+def test_wishes_that_contradict_each_other_are_refused(wishes: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        recipe(**wishes)
+
+
+@pytest.mark.parametrize(("side", "size"), [(8, 16), (16, 16), (28, 32), (32, 32), (4000, 48)])
+def test_the_size_follows_the_pictures(side: int, size: int) -> None:
+    assert image_size(Wishes(), longest_sides=np.array([side] * 3), device="cpu") == size
+
+
+def test_few_rows_get_more_epochs() -> None:
+    assert recipe(rows=300).epochs > recipe(rows=8000).epochs
+
+
+@pytest.mark.parametrize("name", BACKBONES)
+def test_every_backbone_gives_logits_at_small_and_large_sizes(name: str) -> None:
+    for size in (16, 72) if name in ("resnet8", "resnet20", "resnet18") else (16,):
+        model = build(name, classes=4, image_size=size, seed=0).eval()
+        with torch.inference_mode():
+            assert model(torch.zeros(2, 3, size, size)).shape == (2, 4)
+
+
+def test_a_backbone_depends_on_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    first, again, other = (build("resnet8", classes=3, image_size=16, seed=s).state_dict() for s in (0, 0, 1))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert not torch.equal(first["fc.weight"], other["fc.weight"])
+
+
+def test_the_head_stays_in_float32_under_autocast() -> None:
+    model = build("resnet8", classes=3, image_size=16, seed=0)
+    seen: list[torch.dtype] = []
+    model.stem.register_forward_hook(lambda module, inputs, output: seen.append(output.dtype))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(torch.zeros(2, 3, 16, 16))
+    assert logits.dtype == torch.float32
+    assert seen == [torch.bfloat16]
+
+
+def test_crops_move_pictures_and_flips_mirror_half_of_them() -> None:
+    images = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).repeat(200, 3, 1, 1)
+    g = torch.Generator().manual_seed(0)
+    cropped = pad_crop(images, g)
+    assert cropped.shape == images.shape
+    assert cropped.dtype == torch.uint8
+    centres = {int(picture[0, 8, 8]) for picture in cropped}
+    assert centres == {16 * (8 + dy) + 8 + dx for dy in (-2, -1, 0, 1, 2) for dx in (-2, -1, 0, 1, 2)}
+    flipped = random_flip(images, g)
+    share = (flipped != images).flatten(1).any(1).float().mean()
+    assert 0.35 < share < 0.65
+
+
+def test_the_held_out_part_spares_rare_classes() -> None:
+    labels = torch.tensor([0] * 500 + [1] * 500 + [2] * 9)
+    rows = warmup.held_out_rows(labels, seed=0)
+    assert torch.bincount(labels[rows], minlength=3).tolist() == [50, 50, 0]
+    assert len(warmup.held_out_rows(labels[:100], seed=0)) == 0
+
+
+def test_the_warm_up_ends_when_agreement_stops_rising() -> None:
+    rising = [i / 40 for i in range(20)]
+    assert not warmup.has_levelled_off(rising)
+    assert warmup.has_levelled_off(rising + [rising[-1]] * 8)
+    assert not warmup.has_levelled_off([0.5] * 3)
+
+
+def test_flips_are_refused_where_mirrored_pictures_lose() -> None:
+    labels = torch.zeros(400, dtype=torch.int64)
+    right, wrong = torch.tensor([0.9, 0.1]), torch.tensor([0.1, 0.9])
+    plain = right.repeat(400, 1)
+    some_lost, half_lost = plain.clone(), plain.clone()
+    some_lost[:2] = wrong
+    half_lost[:200] = wrong
+    assert warmup.flipping_is_harmless(plain, some_lost, labels)
+    assert not warmup.flipping_is_harmless(plain, half_lost, labels)
+
+
+def test_auto_takes_cuda_then_mps_then_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cuda, mps, expected in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
+        assert world.choose_device("auto").type == expected
+    assert world.device_problem("cuda") is not None
+    assert world.device_problem("cpu") is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "dtype", "scales"), [((9, 0), torch.bfloat16, False), ((7, 5), torch.float16, True)]
+)
+def test_gpus_compute_in_the_half_precision_they_have(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int], dtype: torch.dtype, scales: bool
+) -> None:
+    asked: list[bool] = []
+
+    class Scaler:
+        def __init__(self, device: str, enabled: bool) -> None:
+            asked.append(enabled)
+
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.amp, "GradScaler", Scaler)
+    made = feed.Precision(torch.device("cuda"))
+    assert made.dtype == dtype
+    assert asked == [scales]
+
+
+def test_the_cpu_computes_in_float32() -> None:
+    assert feed.Precision(torch.device("cpu")).dtype == torch.float32
+
+
+def saved(folder: Path, numbers: tuple[int, ...]) -> tuple[Checkpoints, list[str]]:
+    said: list[str] = []
+    checkpoints = Checkpoints(folder, identity="x", warn=said.append)
+    for number in numbers:
+        checkpoints.save(number, {"a": torch.tensor([float(number)])}, {"number": number})
+    return checkpoints, said
+
+
+def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    checkpoints, _ = saved(tmp_path, (1, 2, 3))
+    assert len(list(tmp_path.glob("*.ckpt"))) == 2
+    found = checkpoints.latest()
+    assert found is not None
+    assert found[1]["number"] == 3
+
+
+@pytest.mark.parametrize("damage", ["bit", "truncated", "pickle"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, damage: str) -> None:
+    checkpoints, said = saved(tmp_path, (1, 2))
+    newest = sorted(tmp_path.glob("*.ckpt"))[-1]
+    content = bytearray(newest.read_bytes())
+    if damage == "bit":
+        content[len(content) // 2] ^= 1
+    newest.write_bytes({"bit": bytes(content), "truncated": bytes(content[:-9]), "pickle": b"\x80\x04N."}[damage])
+    found = checkpoints.latest()
+    assert found is not None
+    assert found[1]["number"] == 1
+    assert newest.name in said[0]
+    sorted(tmp_path.glob("*.ckpt"))[0].write_bytes(b"")
+    with pytest.raises(StateError, match="every checkpoint is damaged"):
+        checkpoints.latest()
+
+
+def test_a_checkpoint_of_another_run_is_not_ours(tmp_path: Path) -> None:
+    saved(tmp_path, (1,))
+    with pytest.raises(StateError):
+        Checkpoints(tmp_path, identity="y", warn=lambda text: None).latest()
+
+
+def test_batch_norm_is_averaged_over_ranks_only_where_torch_cannot_sync_it() -> None:
+    norm = nn.BatchNorm2d(3)
+    world.World().mean_([norm.running_mean])  # type: ignore[list-item]
+    assert torch.equal(norm.running_mean, torch.zeros(3))  # type: ignore[arg-type]
