@@ -95,7 +95,7 @@ class Recipe:
     flip: bool | None = None  # None: tried on held-out rows during the warm-up
     ema_epochs: float = 0.5  # horizon of the weight average that scores; 0: the weights themselves
     average_epochs: int = 5  # the verdict's probabilities are the mean over this many last epochs
-    loop_eps: float = 1.0
+    loop_eps: float = 1e-3
     sieve_eps: float = 1e-3
     score_pass: str = "eval"
     seed: int = 0

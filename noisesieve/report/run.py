@@ -69,7 +69,8 @@ class RunFolder:
             self._clear()
         known = self.read()
         if known is None:
-            self._refuse_strangers()
+            if not force:
+                self._refuse_strangers()
         elif known["identity"] != identity:
             raise StateError(
                 f"{self.folder}: holds a run with {self._differences(known, identity, index, looks)}.",

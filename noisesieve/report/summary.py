@@ -53,7 +53,7 @@ def wilson_interval(hits: int, total: int) -> tuple[float, float]:
     share, square = hits / total, Z95 * Z95
     middle = (share + square / (2 * total)) / (1 + square / total)
     reach = Z95 / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total * total))
-    return max(0.0, middle - reach), min(1.0, middle + reach)
+    return max(0.0, min(share, middle - reach)), min(1.0, max(share, middle + reach))  # whatever rounding does
 
 
 def _rate(hits: int, total: int) -> dict[str, Any]:

@@ -82,7 +82,7 @@ def one_step(made: Loop, batch: torch.Tensor) -> None:
 
 def test_no_row_is_dropped_before_the_sieve_starts() -> None:
     made = loop()
-    state, scores = made.run()
+    _, scores = made.run()
     kept = [row["kept"] for row in scores.history]
     assert kept[: RECIPE.sieve_start - 1] == [60, 60, 60]
     assert scores.flagged_epochs.min() >= 0

@@ -1,0 +1,212 @@
+"""The report's contract: columns, nulls, ranks, summaries, files whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from noisesieve import report
+from noisesieve.errors import InputError, OutputError, StateError
+from noisesieve.files import locked, replacing, write_json
+from noisesieve.records import Index, Looks, Place, Scores
+from noisesieve.report.parquet import write_table
+from noisesieve.report.schema import COLUMNS
+from noisesieve.report.summary import wilson_interval
+from noisesieve.sieve.calibrate import corruption_probability
+from noisesieve.sieve.judge import judge
+
+LABELS = ["cat", "dog", "dog", "cat", "owl", "cat"]
+CLASSES = ["cat", "dog", "owl"]
+PROBS = np.array(
+    [[0.9, 0.05, 0.05], [0.98, 0.01, 0.01], [0.1, 0.8, 0.1], [0.3, 0.3, 0.4], [0.01, 0.01, 0.98]], dtype=np.float64
+)
+
+
+def findings(**changes: Any) -> report.Findings:
+    """Six rows; the fourth cannot be read."""
+    index = Index(
+        name="x",
+        kind="csv",
+        root=Path(),
+        ids=[f"{i}.png" for i in range(6)],
+        paths=[f"{i}.png" for i in range(6)],
+        labels=LABELS,
+        places=lambda i: Place(""),
+        lines=np.arange(2, 8),
+        carried=pa.table({"annotator": list("abcdef"), "loss": [1, 2, 3, 4, 5, 6]}),
+        **changes,
+    )
+    status = ["ok", "ok", "ok", "missing file", "ok", "ok"]
+    sha = ["a", "b", "b", None, "c", "d"]
+    rows = np.array([0, 1, 2, 4, 5])
+    codes = report.class_codes([LABELS[i] for i in rows], CLASSES)
+    probs = PROBS[[0, 1, 2, 3, 4]]
+    scores = Scores(probs, np.zeros(5), np.array([0.4, 0.4, 0.2]), 2.0, [], {})
+    verdicts = judge(scores, codes, eps=1e-3, trusted=np.zeros(5, dtype=np.bool_))
+    looks = Looks(sha, status, np.full(6, 8), np.full(6, 8))
+    return report.Findings(index, looks, rows, CLASSES, codes, scores, verdicts)
+
+
+def test_the_columns_are_the_contracts_in_order() -> None:
+    table = report.build(findings())
+    assert table.column_names == [*COLUMNS, "annotator", "user_loss"]
+    assert table["user_loss"].to_pylist() == [1, 2, 3, 4, 5, 6]
+    assert table.schema.field("verdict").type == pa.dictionary(pa.int8(), pa.string())
+    assert report.build(findings(splits=["train"] * 6)).column_names[len(COLUMNS)] == "split"
+
+
+def test_an_unreadable_row_has_null_in_every_score_column() -> None:
+    row = report.build(findings()).slice(3, 1).to_pylist()[0]
+    assert row["verdict"] == row["paper_verdict"] == "unreadable"
+    assert row["status"] == "missing file"
+    scored = [
+        name for name in COLUMNS if name not in ("row", "id", "path", "label", "verdict", "paper_verdict", "status")
+    ]
+    for name in scored:
+        assert row[name] in (None, False, 5), name  # 5 is its line in the table
+
+
+def test_rows_never_shift() -> None:
+    table = report.build(findings()).to_pylist()
+    assert [row["row"] for row in table] == list(range(6))
+    assert [row["label"] for row in table] == LABELS
+    assert [row["predicted_label"] for row in table] == ["cat", "cat", "dog", None, "owl", "owl"]
+    assert table[5]["top_labels"] == ["owl", "cat", "dog"]
+    assert table[5]["top_probabilities"] == pytest.approx([0.98, 0.01, 0.01])
+
+
+def test_the_terms_and_the_verdict_agree() -> None:
+    for row in report.build(findings()).to_pylist():
+        if row["verdict"] != "unreadable":
+            assert row["regularized_loss"] == pytest.approx(row["loss"] + row["regularizer"])
+            assert row["margin"] == pytest.approx(row["regularized_loss"] - row["threshold"], abs=1e-9)
+            assert (row["verdict"] == "corrupted") == (row["margin"] >= 0)
+            suggested = row["verdict"] == "corrupted" and row["predicted_label"] != row["label"]
+            assert row["suggested_label"] == (row["predicted_label"] if suggested else None)
+
+
+def test_the_rank_follows_the_given_labels_probability() -> None:
+    table = report.build(findings()).to_pylist()
+    ranked = sorted((row for row in table if row["rank"] is not None), key=lambda row: row["rank"])
+    assert [row["rank"] for row in ranked] == [1, 2, 3, 4, 5]
+    chances = [row["label_probability"] for row in ranked]
+    assert chances == sorted(chances)
+
+
+def test_trusted_rows_are_never_corrupted() -> None:
+    found = findings()
+    verdicts = judge(found.scores, found.codes, eps=1e-3, trusted=np.ones(5, dtype=np.bool_))
+    assert not verdicts.corrupted.any()
+    assert not verdicts.paper_corrupted.any()
+    assert (verdicts.margin >= 0).any()
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("rows", [3, 500])
+def test_the_corruption_probability_is_one_and_never_rises_along_rank(seed: int, rows: int) -> None:
+    g = torch.Generator().manual_seed(seed)
+    probs = (torch.randn(rows, 5, generator=g, dtype=torch.float64) * 4).softmax(1)
+    labels = torch.randint(5, (rows,), generator=g)
+    scores = Scores(probs.numpy(), np.zeros(rows), np.full(5, 0.2), 2.0, [], {})
+    verdicts = judge(scores, labels.numpy(), eps=1e-3, trusted=np.zeros(rows, dtype=np.bool_))
+    along = verdicts.corruption_probability[np.argsort(verdicts.rank)].astype(np.float32)
+    assert along.min() >= 0
+    assert along.max() <= 1
+    assert (np.diff(along) <= 0).all()
+
+
+def test_a_mixture_tells_two_kinds_apart() -> None:
+    g = torch.Generator().manual_seed(0)
+    odds = torch.cat([torch.randn(200, generator=g) - 5, torch.randn(800, generator=g) + 5]).double()
+    chances = torch.sigmoid(odds)
+    got = corruption_probability(chances, chances < 0.5, chances.argsort())
+    assert got[:200].mean() > 0.98
+    assert got[200:].mean() < 0.02
+
+
+def test_the_summary_counts_what_the_table_holds() -> None:
+    table = report.build(findings())
+    found = report.summarize(table, classes=CLASSES, undecided=0, facts={})
+    assert found["examples"] == 6
+    assert found["unreadable"] == 1
+    assert found["clean"] + found["corrupted"] == found["readable"] == 5
+    assert sum(row["corrupted"] for row in found["classes"]) == found["corrupted"]
+    assert sum(row["count"] for row in found["confusions"]) == table["suggested_label"].drop_null().length()
+    assert found["unreadable_rows"] == [{"id": "3.png", "status": "missing file"}]
+    assert found["duplicates"]["groups"] == 1
+    assert found["duplicates"]["with_different_labels"] == 0
+    json.dumps(found, allow_nan=False)
+
+
+def test_wilsons_interval_holds_the_share_and_stays_in_range() -> None:
+    for hits, total in ((0, 10), (5, 10), (10, 10), (1, 1000)):
+        low, high = wilson_interval(hits, total)
+        assert 0 <= low <= hits / total <= high <= 1
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+    assert wilson_interval(50, 100) == pytest.approx((0.4038, 0.5962), abs=1e-4)
+
+
+def test_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_table(report.build(findings()), tmp_path / name, {"classes": CLASSES})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_report_is_read_back_and_a_newer_one_is_refused(tmp_path: Path) -> None:
+    write_table(report.build(findings()), tmp_path / "report.parquet", {"classes": CLASSES})
+    found = report.read_report(tmp_path)
+    assert found.facts["classes"] == CLASSES
+    assert len(found.to_pandas()) == 6
+    assert found.corrupted["rank"].to_pylist() == sorted(found.corrupted["rank"].to_pylist())
+    write_table(report.build(findings()), tmp_path / "report.parquet", {"schema_version": 99})
+    with pytest.raises(StateError, match=r"99.*1"):
+        report.read_report(tmp_path)
+    (tmp_path / "report.parquet").write_bytes(b"PAR1")
+    with pytest.raises(StateError, match="damaged"):
+        report.read_report(tmp_path)
+    with pytest.raises(InputError, match="no report"):
+        report.read_report(tmp_path / "nowhere")
+
+
+def test_probabilities_are_in_class_order_and_null_where_unreadable() -> None:
+    table = report.probabilities_table(findings()).to_pylist()
+    assert table[3]["probabilities"] is None
+    assert table[5]["probabilities"] == pytest.approx([0.01, 0.01, 0.98])
+
+
+def test_many_row_groups_hold_65536_rows_each(tmp_path: Path) -> None:
+    write_table(pa.table({"x": np.arange(140_000)}), tmp_path / "x.parquet")
+    metadata = pq.ParquetFile(tmp_path / "x.parquet").metadata
+    assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [65536, 65536, 8928]
+
+
+def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    target = tmp_path / "x.json"
+    write_json(target, {"old": True})
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(target, {"new": math.nan})
+    with pytest.raises(RuntimeError), replacing(target) as file:
+        file.write(b"half")
+        raise RuntimeError
+    assert json.loads(target.read_text()) == {"old": True}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_a_second_holder_of_a_folder_is_refused_by_pid(tmp_path: Path) -> None:
+    with locked(tmp_path / "run"):
+        (tmp_path / "run/file").write_text("")
+        with pytest.raises(OutputError, match=r"process \d+ is writing"), locked(tmp_path / "run"):
+            pass
+    with locked(tmp_path / "run"):
+        pass
+    with locked(tmp_path / "empty"):
+        pass
+    assert not (tmp_path / "empty").exists()
