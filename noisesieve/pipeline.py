@@ -41,8 +41,7 @@ Stop = Callable[[], Stopped | None]
 
 def scan(settings: ScanSettings, *, watcher: Watcher | None = None, stop: Stop = lambda: None) -> report.Report:
     """Scan a dataset into its run folder and return the report. Under torchrun every rank calls this."""
-    if problem := device_problem(settings.device):
-        raise UsageError(problem, "Leave --device out, or choose cpu.")
+    _refuse_nonsense(settings)
     world = World.join(settings.device)
     try:
         if world.leads:
@@ -70,13 +69,14 @@ def _lead(settings: ScanSettings, world: World, watcher: Watcher, stop: Stop) ->
             dataset = _decode(index, looks, settings, world, watcher, stop)
             _require_room(folder, dataset)
             watcher.note(describe(dataset.recipe, settings, world))
-            run.write(identity, complete=False, recipe=asdict(dataset.recipe), version=__version__)
+            facts = {"recipe": asdict(dataset.recipe), "version": __version__}
+            run.begin(identity, index, looks, **facts)
             handover = _handover(dataset, folder, identity)
             world.share(handover)
             shared = True
             state, scores = _learn(handover, world, watcher, stop)
             made = _record(dataset, state, scores, identity, run, settings, watcher)
-            run.write(identity, complete=True, recipe=asdict(dataset.recipe), version=__version__)
+            run.write(identity, complete=True, **facts)
             return made
     finally:
         if not shared:
@@ -140,6 +140,7 @@ def _decode(index: Index, looks: Looks, settings: ScanSettings, world: World, wa
     labels = [index.labels[i] for i in decoded.rows.tolist()]
     classes = sorted(set(labels), key=natural_key)
     if len(classes) < 2:
+        shutil.rmtree(scratch, ignore_errors=True)
         raise InputError(
             f"{index.root}: {len(labels)} of {len(index)} images can be read, in {len(classes)} classes.",
             "A sieve needs two classes at least. Is --root right?",
@@ -287,8 +288,7 @@ def _warn_of_lost_classes(summary: dict[str, Any], watcher: Watcher) -> None:
 
 def dry_run(settings: ScanSettings, *, watcher: Watcher | None = None) -> dict[str, Any]:
     """What `scan` would choose here and what it would cost; reads headers of up to 2,000 images, trains nothing."""
-    if problem := device_problem(settings.device):
-        raise UsageError(problem, "Leave --device out, or choose cpu.")
+    _refuse_nonsense(settings)
     world = World.join(settings.device)
     index = sources.read(settings.source)
     sample = np.unique(np.linspace(0, len(index) - 1, min(len(index), 2000)).round().astype(np.int64))
@@ -309,6 +309,13 @@ def dry_run(settings: ScanSettings, *, watcher: Watcher | None = None) -> dict[s
         "streamed": cost.cache_bytes > settings.pixels.cache_budget,
         "output": str(output_folder(settings, index, Nobody())),
     }
+
+
+def _refuse_nonsense(settings: ScanSettings) -> None:
+    """Refuse before anything is read or written what no dataset could make right."""
+    if problem := device_problem(settings.device):
+        raise UsageError(problem, "Leave --device out, or choose cpu.")
+    plan(settings.wishes, rows=1000, classes=2, longest_sides=np.array([32]), device="cpu")
 
 
 def _pause(stop: Stop) -> Callable[[], None]:

@@ -68,3 +68,18 @@ def test_help_and_import_load_no_torch() -> None:
     code = f"import sys, noisesieve, noisesieve.cli; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
     assert found.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("tool", [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)], ids=" ".join)
+def test_the_linters_have_nothing_to_say(tool: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", *tool]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, cwd=PACKAGE.parent)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    import noisesieve
+
+    project = (PACKAGE.parent / "pyproject.toml").read_text()
+    assert f'version = "{noisesieve.__version__}"' in project
+    assert f"[{noisesieve.__version__}]" in (PACKAGE.parent / "CHANGELOG.md").read_text()

@@ -64,7 +64,7 @@ class RunFolder:
         return document
 
     def claim(self, identity: dict[str, Any], index: Index, looks: Looks, *, force: bool) -> bool:
-        """True if this very run is finished already. Refuses another run's folder; begins or resumes otherwise."""
+        """True if this very run is finished already, False if it may begin or resume. Refuses another run's folder; writes nothing."""
         if force:
             self._clear()
         known = self.read()
@@ -79,8 +79,12 @@ class RunFolder:
         elif known["complete"]:
             self._verify(known)
             return True
-        self._write_rows(index, looks)
         return False
+
+    def begin(self, identity: dict[str, Any], index: Index, looks: Looks, **facts: Any) -> None:
+        """Make the folder this run's: from now on the same command resumes it."""
+        self._write_rows(index, looks)
+        self.write(identity, complete=False, **facts)
 
     def write(self, identity: dict[str, Any], *, complete: bool, **facts: Any) -> None:
         """Write run.json; a complete one lists the hash of every file."""
