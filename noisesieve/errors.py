@@ -6,7 +6,7 @@ from __future__ import annotations
 class NoisesieveError(Exception):
     """A problem the user can act on. `hint` is the next step; `exit_code` is the process's."""
 
-    exit_code = 1
+    exit_code = 70  # a fault of ours, not of the input
 
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(f"{problem} {hint}".strip())

@@ -39,6 +39,12 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
         ) from error
 
 
+def sync_file(path: Path) -> None:
+    """Bring a file's content to the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames inside a folder survive a power cut, where the system allows it."""
     with contextlib.suppress(OSError):

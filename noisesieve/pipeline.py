@@ -11,6 +11,7 @@ Row i is the same image at every stage. An image that cannot be read keeps its r
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -19,13 +20,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save
 
 from noisesieve import __version__, pixels, report, sources
 from noisesieve.errors import InputError, OutputError, Stopped, UsageError
-from noisesieve.files import digest, locked, replacing, sha256_of, write_json
+from noisesieve.files import digest, locked, write_json
+from noisesieve.learn.backbones import BACKBONES
 from noisesieve.learn.checkpoint import Checkpoints
-from noisesieve.learn.loop import Lesson, train
+from noisesieve.learn.loop import Lesson, Loop
+from noisesieve.learn.model import save_model, weight_bytes
 from noisesieve.learn.plan import estimate, image_size, plan
 from noisesieve.learn.state import State
 from noisesieve.learn.world import World, device_problem
@@ -67,12 +69,13 @@ def _lead(settings: ScanSettings, world: World, watcher: Watcher, stop: Stop) ->
                 watcher.note("This run is finished already: same settings, same data.")
                 return report.read_report(folder)
             dataset = _decode(index, looks, settings, world, watcher, stop)
-            _require_room(folder, dataset)
+            run.require_room(_bytes_needed(dataset))
             watcher.note(describe(dataset.recipe, settings, world))
             facts = {"recipe": asdict(dataset.recipe), "version": __version__}
-            run.begin(identity, index, looks, **facts)
+            run.begin(identity, index, looks, force=settings.force, **facts)
             handover = _handover(dataset, folder, identity)
-            world.share(handover)
+            write_json(run.checkpoints / "handover.json", handover)
+            world.share(str(run.checkpoints / "handover.json"))
             shared = True
             state, scores = _learn(handover, world, watcher, stop)
             made = _record(dataset, state, scores, identity, run, settings, watcher)
@@ -80,14 +83,13 @@ def _lead(settings: ScanSettings, world: World, watcher: Watcher, stop: Stop) ->
             return made
     finally:
         if not shared:
-            world.share(None)  # nothing to do, or nothing that can be done: let the other ranks go
+            world.share("")  # nothing to do, or nothing that can be done: let the other ranks go
 
 
 def _follow(world: World, stop: Stop) -> report.Report:
-    """What ranks other than the first do: train on what rank 0 hands over."""
-    handover = world.share(None)
-    if handover is not None:
-        _learn(handover, world, Nobody(), stop)
+    """What ranks other than the first do: train on what rank 0 hands over, in a folder that all of them see."""
+    if file := world.share("", _pause(stop)):
+        _learn(json.loads(Path(file).read_text(encoding="utf-8")), world, Nobody(), stop)
     raise Stopped("", exit_code=0)
 
 
@@ -206,7 +208,7 @@ def _learn(handover: dict[str, Any], world: World, watcher: Watcher, stop: Stop)
     )
     folder = Path(handover["checkpoints"])
     checkpoints = Checkpoints(folder, identity=handover["identity"], warn=watcher.warn)
-    return train(lesson, recipe, world=world, watcher=watcher, checkpoints=checkpoints, stop=stop)
+    return Loop(lesson, recipe, world=world, watcher=watcher, checkpoints=checkpoints, stop=stop).run()
 
 
 # DECIDE and RECORD
@@ -242,39 +244,19 @@ def _record(
     report.write_table(table, folder / "report.parquet", facts)
     if _keeps_probabilities(settings.probabilities, scores):
         report.write_table(report.probabilities_table(found), folder / "probabilities.parquet", {"classes": classes})
+    else:
+        (folder / "probabilities.parquet").unlink(missing_ok=True)  # an older run's
     report.write_history(scores.history, folder / "history.parquet")
     training = {**scores.facts, "device": str(state.precision.device), "recipe": asdict(recipe)}
     summary = report.summarize(table, classes=classes, undecided=verdicts.undecided, facts=training)
     write_json(folder / "summary.json", summary)
-    _save_model(dataset, state, scores, folder)
+    save_model(folder, state, scores, recipe, classes)
     _warn_of_lost_classes(summary, watcher)
     return report.read_report(folder)
 
 
 def _keeps_probabilities(wish: str, scores: Scores) -> bool:
     return wish == "all" or (wish == "auto" and scores.probs.size <= MOST_PROBABILITIES)
-
-
-def _save_model(dataset: Dataset, state: State, scores: Scores, folder: Path) -> None:
-    """The weights that scored, and all that is needed to score with them again."""
-    weights = {name: value.contiguous().cpu() for name, value in state.average.state_dict().items()}
-    with replacing(folder / "model.safetensors") as file:
-        file.write(save(weights))
-    document = {
-        "schema_version": 1,
-        "version": __version__,
-        "backbone": dataset.recipe.backbone,
-        "image_size": dataset.recipe.image_size,
-        "classes": dataset.classes,
-        "mean": state.mean,
-        "std": state.std,
-        "flip": bool(state.flip),
-        "prior": scores.prior.tolist(),
-        "beta": scores.beta,
-        "sieve_eps": dataset.recipe.sieve_eps,
-        "sha256": sha256_of(folder / "model.safetensors"),
-    }
-    write_json(folder / "model.json", document)
 
 
 def _warn_of_lost_classes(summary: dict[str, Any], watcher: Watcher) -> None:
@@ -315,7 +297,8 @@ def _refuse_nonsense(settings: ScanSettings) -> None:
     """Refuse before anything is read or written what no dataset could make right."""
     if problem := device_problem(settings.device):
         raise UsageError(problem, "Leave --device out, or choose cpu.")
-    plan(settings.wishes, rows=1000, classes=2, longest_sides=np.array([32]), device="cpu")
+    if settings.wishes.backbone not in (None, *BACKBONES):
+        raise UsageError(f"--backbone {settings.wishes.backbone}: unknown.", f"There are: {', '.join(BACKBONES)}.")
 
 
 def _pause(stop: Stop) -> Callable[[], None]:
@@ -326,15 +309,8 @@ def _pause(stop: Stop) -> Callable[[], None]:
     return pause
 
 
-def _require_room(folder: Path, dataset: Dataset) -> None:
-    """Refuse a disk that cannot hold the run before hours of training, not after."""
+def _bytes_needed(dataset: Dataset) -> int:
+    """What the run folder will hold at its fullest: two checkpoints and a third being written, or the results."""
     rows, classes = len(dataset.codes), len(dataset.classes)
-    model = {"resnet8": 1, "resnet20": 2, "resnet32": 2, "resnet56": 4, "resnet18": 45, "resnet34": 85}
-    weights = model.get(dataset.recipe.backbone, 240) * 2**20
-    need = 3 * (3 * weights + rows * classes * 8) // 2 + len(dataset.index) * 500
-    free = shutil.disk_usage(folder).free
-    if free < need:
-        raise OutputError(
-            f"{folder}: {free / 2**20:.0f} MiB free, and the run needs about {need / 2**20:.0f}.",
-            "Free some space, or choose another place with -o.",
-        )
+    checkpoint = 3 * weight_bytes(dataset.recipe, classes) + rows * (classes * 8 + 9)
+    return 3 * checkpoint + len(dataset.index) * 500 + 2**20

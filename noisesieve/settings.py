@@ -47,7 +47,7 @@ class PixelSettings:
     workers: int | None = None  # None: one a core
     cache_dir: Path | None = None  # None: the user's cache folder
     cache: bool = True
-    cache_budget: int = 20 * 2**30  # bytes; a dataset that needs more is streamed
+    cache_budget: int = 20 * 10**9  # bytes; a dataset that needs more is streamed
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,7 @@ class ScanSettings:
     wishes: Wishes = field(default_factory=Wishes)
     device: str = "auto"
     probabilities: str = "auto"
-    max_seconds: float | None = None
     force: bool = False
-    strict: bool = False
 
     def identity(self) -> dict[str, Any]:
         """What changes the report: a run is resumed or recognised by this and by the data."""
@@ -169,8 +167,8 @@ def _checked(settings: ScanSettings) -> ScanSettings:
         if number is not None and not low < number <= high:
             raise UsageError(f"{option} {number:g}: must be above {low:g} and at most {high:g}.")
     for option, count, least in (
-        ("--image-size", wishes.image_size, 8),
-        ("--epochs", wishes.epochs, 1),
+        ("--image-size", wishes.image_size, 16),
+        ("--epochs", wishes.epochs, 2),
         ("--warmup-epochs", wishes.warmup_epochs, 0),
         ("--ramp-epochs", wishes.ramp_epochs, 0),
         ("--sieve-start", wishes.sieve_start, 1),

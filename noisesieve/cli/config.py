@@ -6,20 +6,21 @@ Flag before environment before file before default. A command's own table, `[too
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from noisesieve.errors import UsageError
 
-_NOT_FROM_FILES = frozenset(("help", "version", "debug", "data"))
+_NOT_FROM_FILES = frozenset(("help", "version", "debug"))
 
 
 def use_environment(command: Any) -> None:
     """Let every option also be given as NOISESIEVE_<NAME>."""
     for sub in getattr(command, "commands", {}).values():
         for option in sub.params:
-            if option.param_type_name == "option" and option.name not in _NOT_FROM_FILES:
-                option.envvar = f"NOISESIEVE_{str(option.name).upper()}"
+            if (flag := _flag(option)) is not None:
+                option.envvar = f"NOISESIEVE_{flag.upper()}"
 
 
 def read_files(command: Any) -> dict[str, dict[str, Any]]:
@@ -32,15 +33,14 @@ def read_files(command: Any) -> dict[str, dict[str, Any]]:
         for key, value in found.items():
             if isinstance(value, dict) and key not in commands:
                 raise UsageError(f"{file}: no command {key!r}.", f"There are: {', '.join(commands)}.")
-        known_anywhere = set().union(*(_options(sub) for sub in commands.values()))
+        known_anywhere = {flag for sub in commands.values() for flag in _options(sub)}
         _refuse_unknown(file, own, known_anywhere)
         for name, sub in commands.items():
             specific = found.get(name, {})
             _refuse_unknown(file, specific, _options(sub))
             for key, value in {**own, **specific}.items():
-                option = key.replace("-", "_")
-                if option in _options(sub):
-                    defaults[name][option] = value
+                if (parameter := _options(sub).get(key.replace("-", "_"))) is not None:
+                    defaults[name][parameter] = value
     return defaults
 
 
@@ -58,11 +58,21 @@ def _table(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _options(command: Any) -> set[str]:
-    return {str(option.name) for option in command.params if option.param_type_name == "option"} - _NOT_FROM_FILES
+def _flag(option: Any) -> str | None:
+    """The name an option has outside the command line: its long flag, with underscores."""
+    if option.param_type_name != "option":
+        return None
+    long = next(flag for flag in option.opts if flag.startswith("--"))
+    name = str(long[2:]).replace("-", "_")
+    return None if name in _NOT_FROM_FILES else name
 
 
-def _refuse_unknown(file: str, given: dict[str, Any], known: set[str]) -> None:
+def _options(command: Any) -> dict[str, str]:
+    """Flag name → parameter name."""
+    return {flag: str(option.name) for option in command.params if (flag := _flag(option)) is not None}
+
+
+def _refuse_unknown(file: str, given: dict[str, Any], known: Iterable[str]) -> None:
     for key in given:
         if key.replace("-", "_") not in known:
             raise UsageError(f"{file}: no option {key!r}.", "See `noisesieve scan --help`.")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import typer
 
 from noisesieve.cli import options as o
 from noisesieve.cli.stop import StopRequest
-from noisesieve.cli.terminal import TerminalWatcher, console
+from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console
 from noisesieve.errors import InputError, Stopped
 from noisesieve.settings import PixelSettings, ScanSettings, scan_settings
-from noisesieve.watch import Nobody, Watcher
+from noisesieve.watch import Watcher
 
-_NOT_SETTINGS = ("data", "as_json", "quiet", "debug", "dry_run", "max_time", "cache_budget")
+_NOT_SETTINGS = ("data", "as_json", "quiet", "debug", "dry_run", "strict", "max_time", "cache_budget")
 
 
 def scan(
@@ -66,26 +67,31 @@ def scan(
     Example: noisesieve scan ./dataset -o my-run
     """
     chosen = {name: value for name, value in context.params.items() if name not in _NOT_SETTINGS}
-    settings = scan_settings(data, **chosen, cache_budget=o.size(cache_budget), max_seconds=o.seconds(max_time))
-    watcher: Watcher = Nobody() if quiet else TerminalWatcher()
+    settings = scan_settings(data, **chosen, cache_budget=o.size(cache_budget))
+    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     if dry_run:
         _dry_run(settings, watcher, as_json=as_json)
     else:
-        _scan(settings, watcher, as_json=as_json, quiet=quiet)
+        with StopRequest(o.seconds(max_time)) as asked:
+            summary = _scan(settings, watcher, asked, as_json=as_json, quiet=quiet)
+        if strict and summary.get("unreadable"):
+            raise InputError(f"{summary['unreadable']} images cannot be read (--strict).", "The report names them.")
 
 
-def _scan(settings: ScanSettings, watcher: Watcher, *, as_json: bool, quiet: bool) -> None:
-    with StopRequest(settings.max_seconds) as asked:
-        from noisesieve.pipeline import scan as run
+def _scan(
+    settings: ScanSettings, watcher: Watcher, asked: StopRequest, *, as_json: bool, quiet: bool
+) -> dict[str, Any]:
+    """Scan and print; the summary, or nothing on a rank that only helps."""
+    from noisesieve.pipeline import scan as run
 
-        try:
-            report = run(settings, watcher=watcher, stop=asked)
-        except Stopped as stopped:
-            if stopped.exit_code == 0:  # a rank that only helped: rank 0 speaks
-                return
-            raise
-        finally:
-            watcher.finish()
+    try:
+        report = run(settings, watcher=watcher, stop=asked)
+    except Stopped as stopped:
+        if stopped.exit_code == 0:  # a rank that only helped: rank 0 speaks
+            return {}
+        raise
+    finally:
+        watcher.finish()
     folder, summary = report.path.parent, report.summary
     if as_json:
         print(json.dumps({"run": str(folder), "report": str(report.path), "summary": summary}))
@@ -95,8 +101,7 @@ def _scan(settings: ScanSettings, watcher: Watcher, *, as_json: bool, quiet: boo
         from noisesieve.cli.summary import print_summary
 
         print_summary(console(stderr=False), summary, folder)
-    if settings.strict and summary["unreadable"]:
-        raise InputError(f"{summary['unreadable']} images cannot be read (--strict).", "The report names them.")
+    return summary
 
 
 def _dry_run(settings: ScanSettings, watcher: Watcher, *, as_json: bool) -> None:

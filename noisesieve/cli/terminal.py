@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from noisesieve.errors import NoisesieveError
 from noisesieve.names import printable
+from noisesieve.watch import Nobody
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,6 +28,13 @@ def console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else 100
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
+
+
+class WarningsOnly(Nobody):
+    """For -q: what must not be missed, as plain lines."""
+
+    def warn(self, text: str) -> None:
+        print(printable(text), file=sys.stderr)
 
 
 class TerminalWatcher:

@@ -43,7 +43,13 @@ class Checkpoints:
         for file in reversed(files):
             found = self._read(file)
             if found is not None:
-                return found
+                metadata, tensors = found
+                if metadata["identity"] != self._identity:
+                    raise StateError(
+                        f"{file}: belongs to another recipe: the device, the version or the data changed since.",
+                        "Start the run anew with --force.",
+                    )
+                return tensors, json.loads(metadata["facts"])
             self._warn(f"{file.name} is damaged (its SHA-256 does not match); using the checkpoint before it.")
         if files:
             raise StateError(f"{self._folder}: every checkpoint is damaged.", "Start the run anew with --force.")
@@ -52,16 +58,14 @@ class Checkpoints:
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("*.ckpt"))
 
-    def _read(self, file: Path) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def _read(self, file: Path) -> tuple[dict[str, str], dict[str, Tensor]] | None:
+        """Metadata and tensors, or None where the file is not what was written."""
         content = file.read_bytes()
         blob, mark = content[:-DIGEST], content[-DIGEST:]
         if hashlib.sha256(blob).digest() != mark:
             return None
         try:
             header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
-            metadata = header["__metadata__"]
-            if metadata["identity"] != self._identity:
-                return None
-            return load(blob), json.loads(metadata["facts"])
+            return header["__metadata__"], load(blob)
         except (SafetensorError, KeyError, ValueError):
             return None

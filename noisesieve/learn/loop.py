@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.feed import Feed, make_deterministic
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.schedule import Timeline
+from noisesieve.learn.score import Scorer
 from noisesieve.learn.state import State, fresh
 from noisesieve.learn.world import World
 from noisesieve.records import Pixels, Scores
@@ -27,7 +29,6 @@ from noisesieve.settings import Recipe
 from noisesieve.sieve.formulas import margin
 from noisesieve.watch import Watcher
 
-SCORE_BATCH = 512
 SAVE_SECONDS = 300.0  # a long epoch is saved on the way
 SKIPPED_SHARE = 0.05  # of an epoch's batches: more are worth a warning
 
@@ -47,19 +48,6 @@ def prior_of(labels: Tensor, classes: int) -> Tensor:
     return torch.bincount(labels, minlength=classes).double() / len(labels)
 
 
-def train(
-    lesson: Lesson,
-    recipe: Recipe,
-    *,
-    world: World,
-    watcher: Watcher,
-    checkpoints: Checkpoints | None,
-    stop: Callable[[], Stopped | None],
-) -> tuple[State, Scores]:
-    """Run the whole recipe, from the last checkpoint where there is one."""
-    return Loop(lesson, recipe, world=world, watcher=watcher, checkpoints=checkpoints, stop=stop).run()
-
-
 class Loop:
     """One training run. `run` reads in order; everything else is a step of it."""
 
@@ -75,22 +63,20 @@ class Loop:
     ) -> None:
         make_deterministic(world.device)
         self.recipe, self.world, self.watcher, self.checkpoints, self.stop = recipe, world, watcher, checkpoints, stop
-        self.rows = len(lesson.labels)
-        self.classes = lesson.classes
-        self.labels = lesson.labels
-        self.trusted = lesson.trusted
+        self.labels, self.trusted, self.rows = lesson.labels, lesson.trusted, len(lesson.labels)
         self.feed = Feed(lesson.pixels, world.device)
+        self.scorer = Scorer(self.feed, world, lesson.classes, self.pause)
         self.prior = prior_of(lesson.labels, lesson.classes)
         self.device_prior = self.prior.to(world.device, torch.float32)
         self.held_out = self.labels.new_zeros(0)
         if recipe.adaptive_warmup or recipe.flip is None:
             self.held_out = warmup.held_out_rows(self.labels, seed=recipe.seed)
-        sync_norm = world.size > 1 and world.device.type == "cuda"
-        self.state = fresh(recipe, rows=self.rows, classes=self.classes, device=world.device, sync_norm=sync_norm)
+        self.state = fresh(recipe, rows=self.rows, classes=lesson.classes, world=world)
         self.state.mean, self.state.std = self.feed.mean.tolist(), self.feed.std.tolist()
         if len(self.held_out) == 0:  # nobody to ask: the full warm-up, and no flips unless asked for
             self.state.warmup = recipe.warmup_epochs
             self.state.flip = bool(recipe.flip)
+        self.resume_point: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         self.seconds = {"train": 0.0, "score": 0.0}
         self.saved_at = time.monotonic()
 
@@ -101,7 +87,7 @@ class Loop:
         return Timeline(self.recipe, self.recipe.warmup_epochs if known is None else known)
 
     def run(self) -> tuple[State, Scores]:
-        """Train, score and sieve until the last epoch."""
+        """Train, score and sieve until the last epoch; from the last checkpoint where there is one."""
         state = self.state
         if self.checkpoints is not None and (found := self.checkpoints.latest()) is not None:
             state.restore(*found)
@@ -148,15 +134,15 @@ class Loop:
         state.model.train()
         todo = [self.batch_rows(batch) for batch in batches[state.step :]]
         for images, (kept, mine) in zip(self.feed.batches([mine for _, mine in todo]), todo, strict=True):
-            stopping = self.train_step(images, mine, kept, len(batches))
+            stopping, saving = self.train_step(images, mine, kept, len(batches))
             state.step += 1
             self.show(len(batches[state.step - 1]))
-            if stopping or (self.world.size == 1 and self.stop() is not None):
-                self.seconds["train"] += time.monotonic() - start
+            if stopping:
                 self.halt()
-            if time.monotonic() - self.saved_at > SAVE_SECONDS:
+            if saving:
                 self.save()
         self.seconds["train"] += time.monotonic() - start
+        self.world.mean_(state.norm_buffers())
         if state.epoch_facts["skipped"] > SKIPPED_SHARE * len(batches):
             skipped = int(state.epoch_facts["skipped"])
             self.watcher.warn(f"Epoch {state.epoch}: {skipped} of {len(batches)} batches had every row sieved out.")
@@ -175,114 +161,96 @@ class Loop:
         mine = kept[self.world.rank :: self.world.size]
         return kept, mine if len(mine) else kept[:1]  # a rank without a row runs one with weight zero
 
-    def train_step(self, images: Tensor, mine: Tensor, kept: Tensor, steps: int) -> bool:
-        """One update; True when a rank was asked to stop. A batch without a kept row changes nothing."""
-        state, recipe, world = self.state, self.recipe, self.world
-        keep = state.keep[kept]
-        if not keep.any():
-            state.epoch_facts["skipped"] += 1
-            return False
-        generator = self.generator(state.epoch, state.step + 1, world.rank)
-        images = pad_crop(images, generator)
-        if state.flip:
-            images = random_flip(images, generator)
+    def train_step(self, images: Tensor, mine: Tensor, kept: Tensor, steps: int) -> tuple[bool, bool]:
+        """One update; then whether to stop and whether to save. A batch without a kept row changes nothing."""
+        state, recipe, world, facts = self.state, self.recipe, self.world, self.state.epoch_facts
+        count = int(state.keep[kept].sum())
+        if count == 0:
+            facts["skipped"] += 1
+            return world.size == 1 and self.stop() is not None, False
+        beta = self.timeline.beta(state.epoch)
         for group in state.optimizer.param_groups:
             group["lr"] = self.timeline.learning_rate(state.epoch, state.step / steps)
         with state.precision.autocast():
-            logits = state.model(self.feed.normalize(images))
+            logits = state.model(self.feed.normalize(self.augment(images)))
         labels = self.labels[mine].to(world.device)
-        weight = state.keep[mine].float() / float(keep.sum()) * (world.rank < len(kept))
-        losses = training_loss(logits, labels, self.device_prior, self.timeline.beta(state.epoch))
-        loss = (losses * weight.to(losses)).sum()
-        scaler = state.precision.scaler
+        weight = state.keep[mine].float() / count * (world.rank < len(kept))
+        loss = (training_loss(logits, labels, self.device_prior, beta) * weight.to(world.device)).sum()
+        scaler, parameters = state.precision.scaler, list(state.model.parameters())
         state.optimizer.zero_grad()
         scaler.scale(loss).backward()
-        parameters = list(state.model.parameters())
-        stopping = world.add_gradients(parameters, self.stop() is not None)
+        signals = (self.stop() is not None, time.monotonic() - self.saved_at > SAVE_SECONDS)
+        total, stopping, saving = world.add_gradients(parameters, (float(loss.detach()), *map(float, signals)))
         scaler.unscale_(state.optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(parameters, recipe.clip_norm)
-        self.require_finite(loss if scaler.is_enabled() else loss + norm)  # a scaler expects infinite norms
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, recipe.clip_norm))
+        self.require_finite(total if scaler.is_enabled() else total + norm)  # a scaler expects infinite norms
         scaler.step(state.optimizer)
         scaler.update()
         state.updates += 1
         state.update_average(steps, recipe.ema_epochs)
-        state.epoch_facts["loss"] += float(loss.detach()) * int(keep.sum())
-        state.epoch_facts["kept"] += int(keep.sum())
+        facts["loss"] += total * count
+        facts["kept"] += count
         if recipe.score_pass == "train":
-            self.note_train_scores(logits, labels, kept, mine)
-        return stopping
+            self.note_train_scores(logits, kept, mine)
+        return stopping > 0, saving > 0
 
-    def require_finite(self, value: Tensor) -> None:
+    def augment(self, images: Tensor) -> Tensor:
+        """Shifted, and mirrored where that is harmless."""
+        generator = self.generator(self.state.epoch, self.state.step + 1, self.world.rank)
+        images = pad_crop(images, generator)
+        return random_flip(images, generator) if self.state.flip else images
+
+    def require_finite(self, value: float) -> None:
         """Stop with a diagnosis before a broken number reaches the weights."""
-        if not torch.isfinite(value):
+        if not abs(value) < float("inf"):
             raise TrainingError(
                 f"The loss is not finite in epoch {self.state.epoch}, step {self.state.step + 1}.",
                 "Lower --lr or --beta, or lengthen --warmup-epochs. The last checkpoint is kept.",
             )
 
-    # Scoring: every row, in eval mode, un-augmented.
+    # Between epochs: what the warm-up's held-out rows say; later the scores of all rows, and the sieve.
 
     def score_epoch(self) -> None:
-        """Close the epoch: in the warm-up ask the held-out rows, later score all rows and sieve."""
-        state, timeline = self.state, self.timeline
-        start = time.monotonic()
-        if timeline.phase(state.epoch) == "warm-up":
+        """Close the epoch. Asked to stop on the way, a run resumes from before it."""
+        state, start = self.state, time.monotonic()
+        self.resume_point = state.to_checkpoint()
+        if self.timeline.phase(state.epoch) == "warm-up":
             self.watch_warmup()
-            timeline = self.timeline  # its end may be known now
-        if state.epoch >= timeline.sieve_start:
-            state.dropped += ~state.keep
-        flagged = undecided = 0
-        last = state.epoch == timeline.epochs
-        if last or (timeline.scores_after(state.epoch) and self.recipe.score_pass == "eval"):
-            probs = self.score(torch.arange(self.rows))
-            margins = margin(probs, self.labels, self.recipe.loop_eps)
-            flagged = int((margins >= 0).sum())
-            undecided = int((margins.abs() <= 1e-9 * margins.abs().max()).sum())
-            if state.epoch > timeline.epochs - self.recipe.average_epochs or last:
-                state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs
-                state.prob_count += 1
-            state.pending = margins < 0
+        timeline = self.timeline  # the warm-up's end may be known only now
         kept = int(state.keep.sum())
+        if state.epoch >= timeline.sieve_start:
+            state.dropped = state.dropped + (~state.keep).long()
+        last, everything = state.epoch == timeline.epochs, torch.arange(self.rows)
+        undecided = 0
+        if last or (state.epoch > timeline.epochs - self.recipe.average_epochs and self.recipe.score_pass == "eval"):
+            probs = self.scorer.score(state, everything)
+            state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs
+            state.prob_count += 1
+            state.pending, undecided = self.passes(margin(probs, self.labels, self.recipe.loop_eps))
+        elif timeline.scores_after(state.epoch) and self.recipe.score_pass == "eval":
+            margins = self.scorer.score(state, everything, keep=self.margins_of)
+            state.pending, undecided = self.passes(margins)
+        flagged = 0 if state.pending is None else int((~state.pending).sum())
         if state.pending is not None and not last:
             self.sieve(state.pending)
-        state.pending = None
+        state.pending, self.resume_point = None, None
         self.seconds["score"] += time.monotonic() - start
         self.record(kept, flagged, undecided)
 
-    def score(self, rows: Tensor, *, mirrored: bool | None = None) -> Tensor:
-        """Class probabilities (n, K) in float64 by the averaged weights; both views where flips are allowed."""
-        state = self.state
-        self.world.mean_([b for b in state.model.buffers() if b.is_floating_point()])
-        self.world.mean_([b for b in state.average.buffers() if b.is_floating_point()])
-        mine = self.world.part(rows)
-        found = []
-        state.average.eval()
-        batches = list(mine.split(SCORE_BATCH)) if len(mine) else []
-        with torch.inference_mode():
-            for images in self.feed.batches(batches):
-                found.append(self.probabilities(self.feed.normalize(images), mirrored))
-                if self.world.size == 1 and self.stop() is not None:
-                    self.halt()
-        probs = torch.cat(found) if found else torch.zeros((0, self.classes), dtype=torch.float64)
-        return self.world.gather(probs, len(rows))
+    def margins_of(self, probs: Tensor, rows: Tensor) -> Tensor:
+        """All that the loop needs of the probabilities: (B,) instead of (B, K)."""
+        return margin(probs, self.labels[rows], self.recipe.loop_eps)
 
-    def probabilities(self, images: Tensor, mirrored: bool | None) -> Tensor:
-        views = [images.flip(3)] if mirrored else [images]
-        if mirrored is None and self.state.flip:
-            views.append(images.flip(3))
-        total = torch.zeros((len(images), self.classes), dtype=torch.float64)
-        for view in views:
-            with self.state.precision.autocast():
-                logits = self.state.average(view)
-            total += logits.cpu().double().softmax(dim=1)
-        return total / len(views)
+    def passes(self, margins: Tensor) -> tuple[Tensor, int]:
+        """Who passes, and how many lie on the edge within rounding."""
+        return margins < 0, int((margins.abs() <= 1e-9 * margins.abs().max()).sum())
 
     def sieve(self, clean: Tensor) -> None:
         """Set v for the next epoch; dropping everything is a diagnosis, not a verdict."""
         state = self.state
-        clean = clean | self.trusted
         if state.epoch + 1 < self.timeline.sieve_start:
             return
+        clean = clean | self.trusted
         if not clean.any():
             raise TrainingError(
                 f"Every row was sieved out after epoch {state.epoch}: the network predicts no given label.",
@@ -290,17 +258,15 @@ class Loop:
             )
         state.keep = clean
 
-    def note_train_scores(self, logits: Tensor, labels: Tensor, batch: Tensor, mine: Tensor) -> None:
+    def note_train_scores(self, logits: Tensor, batch: Tensor, mine: Tensor) -> None:
         """--score-pass train: the augmented batch itself says v for the next epoch, as in the authors' code."""
         state = self.state
-        gaps = margin(logits.detach().double().softmax(dim=1), labels, self.recipe.loop_eps)
+        gaps = self.margins_of(logits.detach().cpu().double().softmax(dim=1), mine)
         clean = torch.zeros(self.rows)
-        clean[mine] = (gaps < 0).float().cpu() * (self.world.rank < len(batch))
-        if state.pending is None:
-            state.pending = state.keep.clone()  # rows outside every batch keep their v
-        state.pending[batch] = self.world.sum(clean[batch]) > 0
-
-    # The warm-up's two questions.
+        clean[mine] = (gaps < 0).float() * (self.world.rank < len(batch))
+        pending = state.keep.clone() if state.pending is None else state.pending  # rows in no batch keep their v
+        pending[batch] = self.world.sum(clean[batch]) > 0
+        state.pending = pending
 
     def watch_warmup(self) -> None:
         """May beta rise? May pictures be mirrored? Ask the held-out rows."""
@@ -311,42 +277,41 @@ class Loop:
         if state.epoch % recipe.watch_every and not last:
             return
         labels = self.labels[self.held_out]
-        plain = self.score(self.held_out, mirrored=False)
-        state.agreement.append(float(plain.gather(1, labels[:, None]).mean()))
-        if state.flip is None and (last or len(state.agreement) >= warmup.FLIP_TRIAL):
-            state.flip = warmup.flipping_is_harmless(plain, self.score(self.held_out, mirrored=True), labels)
+        plain = self.scorer.score(state, self.held_out, mirrored=False)
+        state.agreement = [*state.agreement, float(plain.gather(1, labels[:, None]).mean())]
+        if state.flip is None and len(state.agreement) >= warmup.FLIP_TRIAL and warmup.beats_chance(plain, labels):
+            mirrored = self.scorer.score(state, self.held_out, mirrored=True)
+            state.flip = warmup.flipping_is_harmless(plain, mirrored, labels)
         if state.warmup is None and (last or warmup.has_levelled_off(state.agreement)):
             state.warmup = state.epoch
+            state.flip = bool(state.flip)  # never tried, never found harmless
 
     # Progress, history, checkpoints.
 
     def record(self, kept: int, flagged: int, undecided: int) -> None:
-        state, timeline = self.state, self.timeline
-        facts = state.epoch_facts
-        seconds = self.seconds["train"]
-        steps = len(self.epoch_batches())
-        state.history.append(
-            {
-                "epoch": state.epoch,
-                "phase": timeline.phase(state.epoch),
-                "beta": timeline.beta(state.epoch),
-                "learning_rate": timeline.learning_rate(state.epoch, (steps - 1) / steps),
-                "train_loss": facts["loss"] / facts["kept"] if facts["kept"] else None,
-                "kept": kept,
-                "flagged": flagged,
-                "undecided": undecided,
-                "steps": steps,
-                "skipped_steps": int(facts["skipped"]),
-                "train_seconds": seconds,
-                "score_seconds": self.seconds["score"],
-                "images_per_second": facts["kept"] / seconds if seconds else 0.0,
-            }
-        )
+        """One row of history.parquet."""
+        state, timeline, facts, steps = self.state, self.timeline, self.state.epoch_facts, len(self.epoch_batches())
+        row = {
+            "epoch": state.epoch,
+            "phase": timeline.phase(state.epoch),
+            "beta": timeline.beta(state.epoch),
+            "learning_rate": timeline.learning_rate(state.epoch, (steps - 1) / steps),
+            "train_loss": facts["loss"] / facts["kept"] if facts["kept"] else None,
+            "kept": kept,
+            "flagged": flagged,
+            "undecided": undecided,
+            "steps": steps,
+            "skipped_steps": int(facts["skipped"]),
+            "train_seconds": self.seconds["train"],
+            "score_seconds": self.seconds["score"],
+            "images_per_second": facts["kept"] / max(1e-9, self.seconds["train"]),
+        }
+        state.history = [*state.history, row]
         self.seconds = {"train": 0.0, "score": 0.0}
 
     def show(self, images: int) -> None:
-        state, timeline = self.state, self.timeline
-        kept = int(state.keep.sum())
+        """Tell the watcher where training stands."""
+        state, timeline, kept = self.state, self.timeline, int(self.state.keep.sum())
         self.watcher.advance(
             images,
             total=timeline.epochs * self.rows,
@@ -359,12 +324,19 @@ class Loop:
         )
 
     def save(self) -> None:
-        """Write a checkpoint, on rank 0."""
+        """Write a checkpoint, on rank 0; BatchNorm's statistics are then the same on all."""
         self.saved_at = time.monotonic()
+        self.world.mean_(self.state.norm_buffers())
+        tensors, facts = self.resume_point or self.state.to_checkpoint()
         if self.checkpoints is not None and self.world.leads:
-            self.checkpoints.save(self.state.updates * 2 + (self.state.step == 0), *self.state.to_checkpoint())
+            self.checkpoints.save(facts["updates"] * 2 + (facts["step"] == 0), tensors, facts)
 
-    def halt(self) -> None:
+    def pause(self) -> None:
+        """Between two batches of scoring: stop if asked to. Several ranks stop at a training step, together."""
+        if self.world.size == 1 and self.stop() is not None:
+            self.halt()
+
+    def halt(self) -> NoReturn:
         """Leave a checkpoint and stop as asked."""
         self.save()
         raise self.stop() or Stopped("Another rank was asked to stop.", exit_code=143)

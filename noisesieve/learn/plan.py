@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from noisesieve.errors import UsageError
-from noisesieve.learn.backbones import BACKBONES, build
+from noisesieve.learn.backbones import build
 from noisesieve.learn.losses import training_loss
 from noisesieve.records import Ints
 from noisesieve.settings import Recipe, Wishes
@@ -116,7 +116,9 @@ def _with_wishes(recipe: Recipe, wishes: Wishes) -> Recipe:
     chosen = {name: value for name in _PLAIN if (value := getattr(wishes, name)) is not None}
     scale = (wishes.epochs or recipe.epochs) / recipe.epochs
     epochs = wishes.epochs or recipe.epochs
-    warmup = wishes.warmup_epochs if wishes.warmup_epochs is not None else round(recipe.warmup_epochs * scale)
+    warmup = wishes.warmup_epochs
+    if warmup is None:
+        warmup = max(1, min(round(recipe.warmup_epochs * scale), epochs - 1))
     ramp = wishes.ramp_epochs if wishes.ramp_epochs is not None else round(recipe.ramp_epochs * scale)
     lead = (recipe.sieve_start - recipe.warmup_epochs) / (recipe.epochs - recipe.warmup_epochs)
     start = wishes.sieve_start or min(epochs, warmup + max(1, round(lead * (epochs - warmup))))
@@ -143,8 +145,6 @@ _PLAIN = ("backbone", "image_size", "beta", "batch_size", "lr", "flip", "loop_ep
 
 
 def _check(recipe: Recipe) -> None:
-    if recipe.backbone not in BACKBONES:
-        raise UsageError(f"--backbone {recipe.backbone}: unknown.", f"There are: {', '.join(BACKBONES)}.")
     if recipe.warmup_epochs >= recipe.epochs:
         raise UsageError(
             f"--warmup-epochs {recipe.warmup_epochs} leaves nothing of {recipe.epochs} epochs for the sieve.",

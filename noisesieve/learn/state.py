@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from noisesieve.learn.backbones import build
 from noisesieve.learn.feed import Precision
+from noisesieve.learn.world import World
 from noisesieve.settings import Recipe
 
 
@@ -51,7 +52,7 @@ class State:
                 tensors[f"momentum.{i}"] = buffer
         tensors |= {"keep": self.keep, "dropped": self.dropped}
         tensors |= {name: value for name in self._OPTIONAL if (value := getattr(self, name)) is not None}
-        facts = {name: getattr(self, name) for name in self._FACTS}
+        facts: dict[str, Any] = {name: copy.copy(getattr(self, name)) for name in self._FACTS}
         facts["scaler"] = self.precision.scaler.state_dict()
         return tensors, facts
 
@@ -76,6 +77,11 @@ class State:
         if facts["scaler"]:
             self.precision.scaler.load_state_dict(facts["scaler"])
 
+    def norm_buffers(self) -> list[Tensor]:
+        """BatchNorm's running statistics, which the ranks of a CPU run gather apart from each other."""
+        buffers = (*self.model.buffers(), *self.average.buffers())
+        return [buffer for buffer in buffers if buffer.is_floating_point()]
+
     def update_average(self, steps_an_epoch: int, ema_epochs: float) -> None:
         """Move the scoring weights towards the model's; they follow closely in the first steps."""
         horizon = ema_epochs * steps_an_epoch
@@ -85,10 +91,11 @@ class State:
         torch._foreach_lerp_(ours, theirs, weight)
 
 
-def fresh(recipe: Recipe, *, rows: int, classes: int, device: torch.device, sync_norm: bool) -> State:
+def fresh(recipe: Recipe, *, rows: int, classes: int, world: World) -> State:
     """The state before the first step."""
+    device, precision = world.device, Precision(world.device)
     model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=recipe.seed)
-    if sync_norm:
+    if world.size > 1 and device.type == "cuda":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     average = copy.deepcopy(model).requires_grad_(False)
@@ -98,13 +105,14 @@ def fresh(recipe: Recipe, *, rows: int, classes: int, device: torch.device, sync
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,
         nesterov=recipe.nesterov,
-        fused=device.type == "cuda" or None,
+        # With a gradient scaler the fused kernel may skip the step that should create the momentum.
+        fused=(device.type == "cuda" and not precision.scaler.is_enabled()) or None,
     )
     return State(
         model=model,
         average=average,
         optimizer=optimizer,
-        precision=Precision(device),
+        precision=precision,
         keep=torch.ones(rows, dtype=torch.bool),
         dropped=torch.zeros(rows, dtype=torch.int64),
         flip=recipe.flip,

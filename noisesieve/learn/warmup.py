@@ -44,6 +44,13 @@ def has_levelled_off(agreement: list[float]) -> bool:
     return since >= PATIENCE
 
 
+def beats_chance(probs: Tensor, labels: Tensor) -> bool:
+    """True once the model agrees with clearly more labels than a guess would: before, it can answer nothing."""
+    chance, rows = 1 / probs.shape[1], len(labels)
+    agreed = float((probs.argmax(1) == labels).double().mean())
+    return agreed > chance + 3 * math.sqrt(chance * (1 - chance) / rows)
+
+
 def flipping_is_harmless(plain: Tensor, mirrored: Tensor, labels: Tensor) -> bool:
     """False where a model that never saw a mirrored picture agrees with clearly fewer of them.
 

@@ -6,15 +6,15 @@ One process alone is a world of size one, and every method is then almost nothin
 from __future__ import annotations
 
 import datetime
-import json
-from collections.abc import Sequence
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-PATIENCE = datetime.timedelta(minutes=10)  # rank 0 may decode for long while the others wait: see `wait`
+PATIENCE = datetime.timedelta(minutes=10)  # for one exchange; while rank 0 decodes, the others wait in `share`
+GATHER_ROWS = 65_536  # a block of scores on its way: all of them at once may not fit the device
 
 
 class World:
@@ -24,6 +24,7 @@ class World:
         self.rank = rank
         self.size = size
         self.device = device or torch.device("cpu")
+        self._shares = 0
 
     @classmethod
     def join(cls, device_name: str) -> World:
@@ -31,6 +32,8 @@ class World:
         device = choose_device(device_name)
         if not dist.is_torchelastic_launched():
             return cls(device=device)
+        if device.type == "mps":  # gloo cannot exchange Metal tensors
+            device = torch.device("cpu")
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
         if device.type == "cuda":
             device = torch.device("cuda", dist.get_node_local_rank())
@@ -46,31 +49,36 @@ class World:
     def leads(self) -> bool:
         return self.rank == 0
 
-    def share(self, document: Any) -> Any:
-        """Rank 0's JSON document, on every rank. Others wait as long as rank 0 needs."""
+    def share(self, text: str, pause: Callable[[], None] = lambda: None) -> str:
+        """A short text of rank 0's, on every rank. The others wait as long as rank 0 needs."""
         if self.size == 1:
-            return document
+            return text
         store = dist.distributed_c10d._get_default_store()
-        self._shares = getattr(self, "_shares", 0) + 1
+        self._shares += 1
         key = f"noisesieve/{self._shares}"
         if self.leads:
-            store.set(key, json.dumps(document))
-            return document
-        store.wait([key], datetime.timedelta(days=7))
-        return json.loads(store.get(key))
+            store.set(key, text)
+            return text
+        while not store.check([key]):
+            pause()  # a signal must find its way in
+            time.sleep(0.1)
+        return str(store.get(key).decode())
 
-    def add_gradients(self, parameters: Sequence[nn.Parameter], flag: bool) -> bool:
-        """Sum gradients over the ranks in one exchange; True on every rank if any raised its flag."""
+    def add_gradients(self, parameters: Sequence[nn.Parameter], extras: Sequence[float]) -> list[float]:
+        """Sum gradients over the ranks, and a few numbers with them, in one exchange."""
         if self.size == 1:
-            return flag
-        grads = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
-        flat = torch.cat([*(g.reshape(-1).float() for g in grads), torch.tensor([float(flag)], device=self.device)])
+            return list(extras)
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        numbers = torch.tensor(extras, dtype=torch.float32, device=self.device)
+        flat = torch.cat([*(g.reshape(-1).float() for g in grads), numbers])
         dist.all_reduce(flat)
         start = 0
         for parameter, grad in zip(parameters, grads, strict=True):
-            parameter.grad = flat[start : start + grad.numel()].view_as(grad).to(grad.dtype)
+            # Copied, not viewed: a fused optimizer wants gradients laid out in memory as their parameters are.
+            grad.copy_(flat[start : start + grad.numel()].view_as(grad))
+            parameter.grad = grad
             start += grad.numel()
-        return bool(flat[-1] > 0)
+        return [float(value) for value in flat[start:]]
 
     def sum(self, tensor: Tensor) -> Tensor:
         """The sum over the ranks."""
@@ -93,16 +101,22 @@ class World:
         return rows.tensor_split(self.size)[self.rank]
 
     def gather(self, part: Tensor, total: int) -> Tensor:
-        """All ranks' parts, in order, on every rank: (total, K) from this rank's (n, K)."""
+        """All ranks' parts, in order, on every rank's CPU: `total` rows from this rank's part of them."""
         if self.size == 1:
             return part
-        longest = -(-total // self.size)
-        padded = part.new_zeros((longest, *part.shape[1:])).to(self.device)
-        padded[: len(part)] = part.to(self.device)
-        parts = [torch.empty_like(padded) for _ in range(self.size)]
-        dist.all_gather(parts, padded)
         lengths = [len(p) for p in torch.arange(total).tensor_split(self.size)]
-        return torch.cat([p[:length] for p, length in zip(parts, lengths, strict=True)]).cpu()
+        collected: list[list[Tensor]] = [[] for _ in lengths]
+        for start in range(0, max(lengths), GATHER_ROWS):
+            width = min(GATHER_ROWS, max(lengths) - start)
+            block = part.new_zeros((width, *part.shape[1:]))
+            mine = part[start : start + width]
+            block[: len(mine)] = mine
+            block = block.to(self.device)
+            blocks = [torch.empty_like(block) for _ in lengths]
+            dist.all_gather(blocks, block)
+            for rank, received in enumerate(blocks):
+                collected[rank].append(received.cpu())
+        return torch.cat([torch.cat(blocks)[:length] for blocks, length in zip(collected, lengths, strict=True)])
 
 
 def choose_device(name: str) -> torch.device:

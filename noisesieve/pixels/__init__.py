@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from platformdirs import user_cache_path
 
-from noisesieve.pixels.cache import Cache, CachedPixels, Entry, make_store
-from noisesieve.pixels.crew import Answer, Crew, Task
+from noisesieve.pixels.cache import PENDING, Cache, CachedPixels, Entry, copy_known, make_store
+from noisesieve.pixels.crew import CHUNK, Answer, Crew, Task
 from noisesieve.pixels.stream import StreamedPixels
 from noisesieve.records import Index, Ints, Looks, Pixels, Place
 from noisesieve.settings import PixelSettings
@@ -48,7 +48,18 @@ def look(
     """Read every file once: its hash, the size its header gives, or why it cannot be read. Nothing is decoded."""
     chosen = range(len(index)) if rows is None else rows.tolist()
     tasks = [Task(j, 0, index.places(i)) for j, i in enumerate(chosen)]
-    return _run(tasks, settings, watcher, "reading", size=0, store=None, slots=0, pause=pause)[0]
+    answers: list[Answer] = [Answer(0, None, PENDING, 0, 0)] * len(tasks)
+
+    def take(answer: Answer) -> None:
+        answers[answer.row] = answer
+
+    _run(tasks, take, settings, watcher, "reading", pause=pause)
+    return Looks(
+        sha256=[answer.sha256 for answer in answers],
+        status=[answer.status for answer in answers],
+        width=np.array([answer.width for answer in answers], dtype=np.int64),
+        height=np.array([answer.height for answer in answers], dtype=np.int64),
+    )
 
 
 def decode(
@@ -63,36 +74,39 @@ def decode(
 ) -> Decoded:
     """Pixels of every readable row at `size`: from the cache, freshly decoded into it, or streamed."""
     contents = sorted({sha for sha, ok in zip(looks.sha256, looks.readable, strict=True) if ok and sha is not None})
-    first = {sha: i for i, sha in reversed(list(enumerate(looks.sha256))) if sha is not None}
-    cache_dir = settings.cache_dir or default_cache_dir()
-    if pixel_bytes(len(contents), size) > _room(settings, cache_dir if settings.cache else scratch):
+    folder = _writable(settings.cache_dir or default_cache_dir(), watcher) if settings.cache else None
+    if pixel_bytes(len(contents), size) > _room(settings, folder or scratch):
         return _streamed(index, looks, settings, watcher, size=size, pause=pause)
-    cache = Cache(cache_dir, size=size, max_pixels=settings.max_pixels)
-    if settings.cache and (entry := cache.find(set(contents))) is not None:
-        return _from_entry(looks, entry, size, reused=True)
-    if settings.cache:
-        building = cache.build()
-    else:
-        building = scratch
-        building.mkdir(parents=True, exist_ok=True)
-    store = building / "pixels.u8"
-    make_store(store, len(contents), size)
-    tasks = [Task(slot, slot, index.places(first[sha])) for slot, sha in enumerate(contents)]
+    cache = None if folder is None else Cache(folder, size=size, max_pixels=settings.max_pixels)
+    found = None if cache is None else cache.best(set(contents))
+    if found is not None and set(contents) <= found.known().keys():
+        return _from_entry(looks, found, size, reused=True)
+    building = scratch if cache is None else cache.build()
+    building.mkdir(parents=True, exist_ok=True)
+    entry = Entry(building, contents, [PENDING] * len(contents))
+    make_store(entry.file, len(contents), size)
+    if found is not None:
+        entry = copy_known(found, entry, size)
+        watcher.note(f"{len(contents) - entry.status.count(PENDING):,} of {len(contents):,} images were in the cache.")
+    first = {sha: i for i, sha in reversed(list(enumerate(looks.sha256))) if sha is not None}
+    passing: dict[int, str] = {}  # slot → why, for failures that may be gone next time: never kept
+    tasks = [Task(i, i, index.places(first[sha])) for i, sha in enumerate(contents) if entry.status[i] == PENDING]
+    tasks.sort(key=lambda task: first[contents[task.row]])  # in the order of the files, not of the hashes
+
+    def take(answer: Answer) -> None:
+        if answer.sha256 == contents[answer.row] and not answer.passing:
+            entry.status[answer.row] = answer.status
+        else:
+            changed = answer.sha256 is not None and not answer.passing
+            passing[answer.row] = "changed while it was read" if changed else answer.status
+
     try:
-        found, died = _run(
-            tasks, settings, watcher, "decoding", size=size, store=store, slots=len(contents), pause=pause
-        )
-    except BaseException:
-        shutil.rmtree(building, ignore_errors=True)
-        raise
-    changed = [sha for sha, seen in zip(contents, found.sha256, strict=True) if seen is not None and seen != sha]
-    status = [
-        "changed while it was read" if sha in set(changed) else s for sha, s in zip(contents, found.status, strict=True)
-    ]
-    entry = Entry(building, contents, status, found.width.tolist(), found.height.tolist())
-    if settings.cache and not died and not changed:
-        entry = cache.keep(building, entry)
-    return _from_entry(looks, entry, size, reused=False)
+        _run(tasks, take, settings, watcher, "decoding", size=size, entry=entry, pause=pause)
+    finally:
+        if cache is not None:  # on a stop too: the next run goes on from what is done
+            entry = cache.keep(entry)
+    whole = [passing.get(i, status) for i, status in enumerate(entry.status)]
+    return _from_entry(looks, replace(entry, status=whole), size, reused=False)
 
 
 def to_document(pixels: Pixels) -> dict[str, Any]:
@@ -108,6 +122,18 @@ def from_document(document: dict[str, Any]) -> Pixels:
         slots = np.array(document["slots"], dtype=np.int64)
         return CachedPixels(Path(document["file"]), document["size"], slots)
     return StreamedPixels(**{**document, "places": [Place(**place) for place in document["places"]]})
+
+
+def _writable(folder: Path, watcher: Watcher) -> Path | None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+        reason = "not writable"
+    except OSError as error:
+        reason = str(error.strerror)
+    watcher.warn(f"{folder}: {reason}: this run's pixels are not kept (--cache-dir chooses another folder).")
+    return None
 
 
 def _room(settings: PixelSettings, folder: Path) -> int:
@@ -135,11 +161,15 @@ def _streamed(
     """Decode everything once to know what is readable, keep nothing."""
     watcher.note("The pixels are too many for the cache: images are decoded anew in every epoch (--cache-budget).")
     readable = np.flatnonzero(looks.readable)
-    tasks = [Task(j, 0, index.places(i)) for j, i in enumerate(readable.tolist())]
-    found, _ = _run(tasks, settings, watcher, "validating", size=size, store=None, slots=0, pause=pause)
+    tasks = [Task(i, 0, index.places(i)) for i in readable.tolist()]
+    if tasks and tasks[0].place.column is not None:
+        watcher.warn("Streaming embedded images in random order is slow: raise --cache-budget, or extract them.")
     status = list(looks.status)
-    for j, i in enumerate(readable.tolist()):
-        status[i] = found.status[j]
+
+    def take(answer: Answer) -> None:
+        status[answer.row] = answer.status
+
+    _run(tasks, take, settings, watcher, "validating", size=size, pause=pause)
     looks = replace(looks, status=status)
     rows = np.flatnonzero(looks.readable).astype(np.int64)
     pixels = StreamedPixels(
@@ -154,41 +184,34 @@ def _streamed(
 
 
 def _workers(settings: PixelSettings, tasks: int) -> int:
-    return max(1, min(settings.workers or os.cpu_count() or 1, (tasks + 31) // 32))
+    return max(1, min(settings.workers or os.cpu_count() or 1, -(-tasks // CHUNK)))
 
 
 def _run(
     tasks: list[Task],
+    take: Callable[[Answer], None],
     settings: PixelSettings,
     watcher: Watcher,
     name: str,
     *,
-    size: int,
-    store: Path | None,
-    slots: int,
+    size: int = 0,
+    entry: Entry | None = None,
     pause: Callable[[], None],
-) -> tuple[Looks, bool]:
-    """Let a crew do the tasks; answers in the tasks' order, and whether a worker died on the way."""
-    answers: list[Answer | None] = [None] * len(tasks)
+) -> None:
+    """Let a crew do the tasks, with progress."""
     watcher.stage(name, len(tasks))
-    with Crew(
+    crew = Crew(
         _workers(settings, len(tasks)),
         size=size,
         max_pixels=settings.max_pixels,
         seconds=settings.decode_seconds,
-        store=store,
-        slots=slots,
-    ) as crew:
+        store=None if entry is None else entry.file,
+        slots=0 if entry is None else len(entry.sha256),
+        pause=pause,
+    )
+    with crew:
         for answer in crew.work(tasks):
-            answers[answer.row] = answer
+            take(answer)
             watcher.advance()
             pause()
     watcher.finish()
-    done = [answer for answer in answers if answer is not None]
-    looks = Looks(
-        sha256=[answer.sha256 for answer in done],
-        status=[answer.status for answer in done],
-        width=np.array([answer.width for answer in done], dtype=np.int64),
-        height=np.array([answer.height for answer in done], dtype=np.int64),
-    )
-    return looks, any(answer.died for answer in done)

@@ -13,10 +13,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import FileLock, Timeout
 
-from noisesieve.files import digest, sync_folder
+from noisesieve.errors import OutputError
+from noisesieve.files import sync_file, sync_folder
 from noisesieve.pixels.decode import DECODER_VERSION
 from noisesieve.records import Bytes, Ints
+
+PENDING = ""  # the status of a slot that no worker has filled yet
+COPY_BLOCK = 4096
 
 
 @dataclass(frozen=True)
@@ -37,30 +42,41 @@ class CachedPixels:
             yield store[self.slots[rows]]
 
 
-def open_store(file: Path, size: int) -> Bytes:
-    """The memory map (slots, S, S, 3) of a finished store."""
-    return np.memmap(file, dtype=np.uint8, mode="r").reshape(-1, size, size, 3)
+def open_store(file: Path, size: int, *, write: bool = False) -> Bytes:
+    """The memory map (slots, S, S, 3) of a store."""
+    return np.memmap(file, dtype=np.uint8, mode="r+" if write else "r").reshape(-1, size, size, 3)
 
 
 def make_store(file: Path, slots: int, size: int) -> None:
-    """An empty store of the right length; disk is taken as it is filled."""
-    with file.open("wb") as blank:
-        blank.truncate(max(1, slots) * size * size * 3)
+    """An empty store, its disk space taken now: a disk that fills later would kill the workers one by one."""
+    length = max(1, slots) * size * size * 3
+    try:
+        with file.open("wb") as blank:
+            blank.truncate(length)
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(blank.fileno(), 0, length)
+    except OSError as error:
+        raise OutputError(
+            f"{file.parent}: no room for {length / 2**20:.0f} MiB of pixels: {error.strerror}.",
+            "Choose another --cache-dir, or lower --cache-budget to stream.",
+        ) from error
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One finished entry of the cache: the contents it holds, a slot each, and which of them cannot be decoded."""
+    """Contents with a slot each. A slot is decoded, cannot be decoded (its status says why), or is pending."""
 
     folder: Path
     sha256: list[str]
     status: list[str]
-    width: list[int]
-    height: list[int]
 
     @property
     def file(self) -> Path:
         return self.folder / "pixels.u8"
+
+    def known(self) -> dict[str, int]:
+        """The slot of every content that is not pending."""
+        return {sha: i for i, (sha, status) in enumerate(zip(self.sha256, self.status, strict=True)) if status}
 
 
 class Cache:
@@ -69,56 +85,81 @@ class Cache:
     def __init__(self, folder: Path, *, size: int, max_pixels: int) -> None:
         self._folder = folder
         self._size = size
-        key = digest({"size": size, "max_pixels": max_pixels, "decoder": DECODER_VERSION})
-        self._prefix = f"{size}px-{key[:12]}-"
+        self._prefix = f"{size}px-v{DECODER_VERSION}-{max_pixels:x}-"
+        self._lock: FileLock | None = None
 
-    def find(self, contents: set[str]) -> Entry | None:
-        """An entry that holds all these contents (it may hold more), or None."""
-        if not self._folder.is_dir():
+    def best(self, contents: set[str]) -> Entry | None:
+        """The entry that knows most of these contents, or None."""
+        best: tuple[int, Entry] | None = None
+        for entry in self._entries():
+            overlap = len(contents & entry.known().keys())
+            if overlap and (best is None or overlap > best[0]):
+                best = overlap, entry
+        if best is None:
             return None
-        for folder in sorted(self._folder.glob(self._prefix + "*")):
-            try:
-                table = pq.read_table(folder / "contents.parquet")
-                right_length = (folder / "pixels.u8").stat().st_size == max(1, len(table)) * self._size**2 * 3
-            except (OSError, pa.ArrowException):
-                continue  # not ours, or damaged: it is simply not there
-            entry = Entry(folder, *(table[name].to_pylist() for name in ("sha256", "status", "width", "height")))
-            if right_length and contents <= set(entry.sha256):
-                os.utime(folder)  # last use, for whoever clears the cache
-                return entry
-        return None
+        os.utime(best[1].folder)  # last use, for whoever clears the cache
+        return best[1]
 
     def build(self) -> Path:
-        """A fresh folder to build an entry in; what dead processes left half-built is removed."""
+        """A fresh, locked folder to build an entry in; what dead processes left half-built is removed."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for stale in self._folder.glob(".building-*"):
-            if not _alive(int(stale.name.split("-")[1])):
-                shutil.rmtree(stale, ignore_errors=True)
-        folder = self._folder / f".building-{os.getpid()}-{secrets.token_hex(4)}"
+            try:
+                with FileLock(stale / "lock", blocking=False):
+                    shutil.rmtree(stale, ignore_errors=True)
+            except (Timeout, OSError):
+                continue  # its builder lives
+        folder = self._folder / f".building-{secrets.token_hex(6)}"
         folder.mkdir()
+        self._lock = FileLock(folder / "lock", blocking=False)
+        self._lock.acquire()
         return folder
 
-    def keep(self, building: Path, entry: Entry) -> Entry:
-        """Make a built folder an entry; where another process was faster, use that one."""
-        table = pa.table(
-            {"sha256": entry.sha256, "status": entry.status, "width": entry.width, "height": entry.height},
+    def keep(self, building: Entry) -> Entry:
+        """Make a built folder an entry, in the place of an older one with the same contents."""
+        pq.write_table(
+            pa.table({"sha256": building.sha256, "status": building.status}), building.folder / "contents.parquet"
         )
-        pq.write_table(table, building / "contents.parquet")
-        content = hashlib.sha256("".join(entry.sha256).encode()).hexdigest()
+        for name in ("pixels.u8", "contents.parquet"):
+            sync_file(building.folder / name)
+        content = hashlib.sha256("".join(building.sha256).encode()).hexdigest()
         target = self._folder / f"{self._prefix}{content[:16]}"
-        try:
-            building.rename(target)
-        except OSError:
-            shutil.rmtree(building, ignore_errors=True)
+        self.release()
+        (building.folder / "lock").unlink(missing_ok=True)
+        old = self._folder / f".building-{secrets.token_hex(6)}"
+        if target.exists():
+            target.rename(old)
+        building.folder.rename(target)
+        shutil.rmtree(old, ignore_errors=True)
         sync_folder(self._folder)
-        return Entry(target, entry.sha256, entry.status, entry.width, entry.height)
+        return Entry(target, building.sha256, building.status)
+
+    def release(self) -> None:
+        """Give the building folder's lock back."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _entries(self) -> Iterator[Entry]:
+        for folder in sorted(self._folder.glob(self._prefix + "*")) if self._folder.is_dir() else ():
+            try:
+                table = pq.read_table(folder / "contents.parquet", columns=["sha256", "status"])
+                length = (folder / "pixels.u8").stat().st_size
+            except (OSError, pa.ArrowException):
+                continue  # not ours, or damaged: it is simply not there
+            if length == max(1, len(table)) * self._size**2 * 3:
+                yield Entry(folder, table["sha256"].to_pylist(), table["status"].to_pylist())
 
 
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+def copy_known(source: Entry, target: Entry, size: int) -> Entry:
+    """Take over into a fresh entry what another has decoded; the rest stays pending."""
+    known = source.known()
+    pairs = [(known[sha], i) for i, sha in enumerate(target.sha256) if sha in known]
+    status = list(target.status)
+    old, new = open_store(source.file, size), open_store(target.file, size, write=True)
+    for start in range(0, len(pairs), COPY_BLOCK):
+        block = np.array(pairs[start : start + COPY_BLOCK])
+        new[block[:, 1]] = old[block[:, 0]]
+    for slot, i in pairs:
+        status[i] = source.status[slot]
+    return Entry(target.folder, target.sha256, status)

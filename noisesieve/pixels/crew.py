@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -30,24 +30,34 @@ class Task(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of it. `died`: the worker did not survive this image."""
+    """What became of it. `passing`: the failure may be gone next time (a worker died, memory ran out)."""
 
     row: int
     sha256: str | None
     status: str
     width: int
     height: int
-    died: bool = False
+    passing: bool = False
 
 
 class Crew:
     """Processes that answer tasks in any order. size 0: look at headers only; store: where pixels go."""
 
-    def __init__(self, count: int, *, size: int, max_pixels: int, seconds: float, store: Path | None, slots: int):
+    def __init__(
+        self,
+        count: int,
+        *,
+        size: int,
+        max_pixels: int,
+        seconds: float,
+        store: Path | None = None,
+        slots: int = 0,
+        pause: Callable[[], None] = lambda: None,
+    ) -> None:
         self._order = json.dumps(
             {"size": size, "max_pixels": max_pixels, "store": os.fspath(store) if store else None, "slots": slots}
         )
-        self._seconds = seconds
+        self._pause = pause  # asked while waiting: may raise to stop
         self._jobs: queue.SimpleQueue[list[Task] | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
         self._hands = [_Hand(self._order, self._jobs, self._answers, seconds) for _ in range(count)]
@@ -76,6 +86,7 @@ class Crew:
             try:
                 answer = self._answers.get(timeout=0.5)
             except queue.Empty:
+                self._pause()
                 for hand in self._hands:
                     hand.check()
                 continue
@@ -112,7 +123,7 @@ class _Hand(threading.Thread):
             while (tasks := self._jobs.get()) is not None:
                 while tasks and not self._over:
                     tasks = tasks[self._drive(tasks) :]
-        except (OSError, ValueError, NoisesieveError) as error:
+        except Exception as error:  # whatever ends this thread must reach the caller, or it waits forever
             self._answers.put(error)
 
     def check(self) -> None:
@@ -184,5 +195,5 @@ class _Hand(threading.Thread):
         why = (
             f"decoding took longer than {self._seconds:g} s" if self._slow else f"the decoder died on it (code {code})"
         )
-        self._answers.put(Answer(tasks[done].row, None, why, 0, 0, died=True))
+        self._answers.put(Answer(tasks[done].row, None, why, 0, 0, passing=True))
         return done + 1

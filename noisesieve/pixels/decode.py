@@ -58,7 +58,7 @@ def decode(blob: bytes, *, size: int, max_pixels: int) -> Decoded:
                 image.draft("RGB", (2 * size, 2 * size))  # JPEG: decode at 1/2, 1/4, 1/8 where that is enough
                 picture = _upright(image, _rgb(image, size))
         return Decoded(_letterbox(picture, size), width, height)
-    except Unreadable:
+    except (Unreadable, MemoryError):
         raise
     except Exception as error:  # decoders raise anything: OSError, SyntaxError, struct.error, IndexError ...
         raise Unreadable(_reason(error)) from error
@@ -74,20 +74,6 @@ def header(blob: bytes, *, max_pixels: int) -> tuple[int, int]:
     except Unreadable:
         raise
     except Exception as error:  # as above: a header parser is a decoder too
-        raise Unreadable(_reason(error)) from error
-
-
-def open_upright(blob: bytes, *, longest: int, max_pixels: int) -> Image.Image:
-    """The picture itself, upright, in RGB, at most `longest` pixels on a side. Raises Unreadable."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with _open(blob, max_pixels) as image:
-                image.draft("RGB", (longest, longest))
-                return _upright(image, _rgb(image, longest))
-    except Unreadable:
-        raise
-    except Exception as error:
         raise Unreadable(_reason(error)) from error
 
 

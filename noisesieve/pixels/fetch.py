@@ -23,7 +23,10 @@ def fetch(place: Place) -> bytes:
     """The image's bytes, or Unreadable with the reason."""
     if place.column is None:
         return _file(place.file)
-    cell = _cell(place.file, place.column, place.position)
+    try:
+        cell = _cell(place.file, place.column, place.position)
+    except (pa.ArrowException, OSError, ValueError, KeyError, IndexError) as error:
+        raise Unreadable(f"cannot be read from the table: {type(error).__name__}") from error
     if cell is None:
         raise Unreadable(f"no image bytes in column {place.column!r}")
     return cell

@@ -53,11 +53,20 @@ class StreamedPixels:
                     # The answer's row carries batch and place in the batch.
                     crew.submit([Task(batch * longest + j, begin + j, self.places[row]) for j, row in enumerate(rows)])
 
+                def send_one(row: int) -> None:
+                    batch, j = divmod(row, longest)
+                    crew.submit([Task(row, (batch % AHEAD) * longest + j, self.places[int(order[batch][j])])])
+
+                again: set[int] = set()
                 for batch in range(min(AHEAD, len(order))):
                     send(batch)
                 for batch, rows in enumerate(order):
                     while waiting[batch]:
                         answer = crew.answer()
+                        if answer.passing and answer.row not in again:  # the worker's fault, perhaps: once more
+                            again.add(answer.row)
+                            send_one(answer.row)
+                            continue
                         self._verify(
                             answer.sha256, answer.status, int(order[answer.row // longest][answer.row % longest])
                         )

@@ -29,11 +29,17 @@ SHOWN = 5  # differences that are named
 
 
 def fingerprint(index: Index, looks: Looks) -> str:
-    """The dataset in one hash: ids, labels and contents, in order."""
+    """The dataset in one hash: ids, paths, labels, contents and every carried column, in order."""
     hasher = hashlib.sha256()
-    trusted = [False] * len(index) if index.trusted is None else index.trusted.tolist()
-    for row in zip(index.ids, index.labels, looks.sha256, trusted, strict=True):
-        hasher.update(json.dumps(row).encode())
+    for column in (index.ids, index.paths, index.labels, looks.sha256, index.splits):
+        hasher.update(json.dumps(column).encode())
+    if index.trusted is not None:
+        hasher.update(index.trusted.tobytes())
+    if index.carried is not None:
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, index.carried.schema) as stream:
+            stream.write_table(index.carried.combine_chunks())
+        hasher.update(sink.getvalue())
     return hasher.hexdigest()
 
 
@@ -64,13 +70,15 @@ class RunFolder:
         return document
 
     def claim(self, identity: dict[str, Any], index: Index, looks: Looks, *, force: bool) -> bool:
-        """True if this very run is finished already, False if it may begin or resume. Refuses another run's folder; writes nothing."""
+        """True if this very run is finished already, False if it may begin or resume; refuses another run's folder.
+
+        Nothing is written or removed here: what comes next may still be refused.
+        """
         if force:
-            self._clear()
+            return False
         known = self.read()
         if known is None:
-            if not force:
-                self._refuse_strangers()
+            self._refuse_strangers()
         elif known["identity"] != identity:
             raise StateError(
                 f"{self.folder}: holds a run with {self._differences(known, identity, index, looks)}.",
@@ -81,8 +89,11 @@ class RunFolder:
             return True
         return False
 
-    def begin(self, identity: dict[str, Any], index: Index, looks: Looks, **facts: Any) -> None:
+    def begin(self, identity: dict[str, Any], index: Index, looks: Looks, *, force: bool, **facts: Any) -> None:
         """Make the folder this run's: from now on the same command resumes it."""
+        if force:
+            for old in self.checkpoints.glob("*.ckpt"):
+                old.unlink(missing_ok=True)
         self._write_rows(index, looks)
         self.write(identity, complete=False, **facts)
 
@@ -100,12 +111,14 @@ class RunFolder:
         if complete:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
 
-    def _clear(self) -> None:
-        try:
-            shutil.rmtree(self.checkpoints, ignore_errors=True)
-            self._json.unlink(missing_ok=True)
-        except OSError as error:
-            raise OutputError(f"{self.folder}: cannot be cleared: {error.strerror}.", "Choose another -o.") from error
+    def require_room(self, need: int) -> None:
+        """Refuse a disk that cannot hold the run before hours of training, not after."""
+        free = shutil.disk_usage(self.folder).free
+        if free < need:
+            raise OutputError(
+                f"{self.folder}: {free / 2**20:.0f} MiB free, and the run needs about {need / 2**20:.0f}.",
+                "Free some space, or choose another place with -o.",
+            )
 
     def _refuse_strangers(self) -> None:
         found = [name for name in FILES if (self.folder / name).exists()]

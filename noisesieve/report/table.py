@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from noisesieve.records import Index, Ints, Looks, Scores, Verdicts
+from noisesieve.records import Floats, Index, Ints, Looks, Scores, Verdicts
 from noisesieve.report.schema import COLUMNS, LOW_EVIDENCE, SPLIT, TOP, carried_name
 
 
@@ -32,7 +32,7 @@ def build(found: Findings) -> pa.Table:
     index, verdicts, probs = found.index, found.verdicts, found.scores.probs
     total = len(index)
     spread = _Spread(found.rows, total)
-    top = np.argsort(-probs, axis=1, kind="stable")[:, :TOP]  # (N, 5)
+    top = np.concatenate([np.argsort(-part, axis=1, kind="stable")[:, :TOP] for part in _blocks(probs)])  # (N, 5)
     top_probs = np.take_along_axis(probs, top, axis=1).astype(np.float32)
     predicted = top[:, 0]
     names = pa.array(found.classes, pa.string())
@@ -68,6 +68,12 @@ def build(found: Findings) -> pa.Table:
     arrays = [_typed(columns[name], kind) for name, kind in COLUMNS.items()]
     table = pa.table(arrays, schema=pa.schema(list(COLUMNS.items())))
     return _with_users_columns(table, index)
+
+
+def _blocks(probs: Floats, rows: int = 65_536) -> Iterator[Floats]:
+    """A sorted copy of a million rows by a thousand classes would not fit beside them."""
+    for start in range(0, len(probs), rows):
+        yield probs[start : start + rows]
 
 
 def _typed(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 import torch
+from torch import Tensor
 
 from noisesieve.records import Bools, Ints, Scores, Verdicts
 from noisesieve.sieve.calibrate import corruption_probability
-from noisesieve.sieve.formulas import PAPER_EPS, decide, margin
+from noisesieve.sieve.formulas import PAPER_EPS, Decision, decide, margin
+
+BLOCK = 65_536  # rows at a time: the terms of a million rows and a thousand classes would not fit beside each other
+
+
+def _decide_in_blocks(probs: Tensor, given: Tensor, prior: Tensor, beta: float, eps: float) -> Decision:
+    parts = [
+        decide(p, y, prior=prior, beta=beta, eps=eps)
+        for p, y in zip(probs.split(BLOCK), given.split(BLOCK), strict=True)
+    ]
+    return Decision(*(torch.cat([getattr(part, name.name) for part in parts]) for name in fields(Decision)))
 
 
 def judge(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdicts:
@@ -15,7 +28,8 @@ def judge(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdic
     probs = torch.from_numpy(scores.probs)  # (N, K) float64
     given = torch.from_numpy(labels)
     believed = torch.from_numpy(trusted)
-    decision = decide(probs, given, prior=torch.from_numpy(scores.prior), beta=scores.beta, eps=eps)
+    decision = _decide_in_blocks(probs, given, torch.from_numpy(scores.prior), scores.beta, eps)
+    paper = torch.cat([margin(p, y, PAPER_EPS) for p, y in zip(probs.split(BLOCK), given.split(BLOCK), strict=True)])
     label_probs = probs.gather(1, given[:, None]).squeeze(1)
     # The margin decides, but the given label's probability ranks: the margin grows for undecided predictions.
     order = np.lexsort((np.arange(len(labels)), -decision.margin.numpy(), label_probs.numpy()))
@@ -30,7 +44,7 @@ def judge(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdic
         threshold=decision.threshold.numpy(),
         margin=decision.margin.numpy(),
         corrupted=corrupted.numpy(),
-        paper_corrupted=((margin(probs, given, PAPER_EPS) >= 0) & ~believed).numpy(),
+        paper_corrupted=((paper >= 0) & ~believed).numpy(),
         rank=rank,
         label_probability=label_probs.numpy(),
         corruption_probability=corruption_probability(label_probs, corrupted, torch.from_numpy(order)).numpy(),

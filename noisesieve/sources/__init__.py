@@ -11,6 +11,7 @@ from noisesieve.errors import InputError, UsageError
 from noisesieve.records import Index, Ints
 from noisesieve.settings import SourceSettings
 from noisesieve.sources import delimited, folder, jsonl, parquet
+from noisesieve.sources.table import KINDS
 
 SOURCES: dict[str, Callable[[SourceSettings], Index]] = {
     "folder": folder.read,
@@ -19,7 +20,6 @@ SOURCES: dict[str, Callable[[SourceSettings], Index]] = {
     "jsonl": jsonl.read,
     "parquet": parquet.read,
 }
-_KINDS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 
 
 def read(settings: SourceSettings) -> Index:
@@ -48,12 +48,12 @@ def kind_of(path: Path) -> str:
     suffix = path.suffix.lower()
     if suffix == ".json":
         jsonl.refuse_json(path)
-    if suffix not in _KINDS:
+    if suffix not in KINDS:
         raise InputError(
             f"{path}: not a dataset that noisesieve reads.",
-            f"Give an image folder, or a table that ends in {', '.join(_KINDS)}.",
+            f"Give an image folder, or a table that ends in {', '.join(KINDS)}.",
         )
-    return _KINDS[suffix]
+    return KINDS[suffix]
 
 
 def stratified(labels: list[str], limit: int, *, seed: int) -> Ints:

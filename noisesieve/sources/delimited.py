@@ -26,8 +26,11 @@ def read_tsv(settings: SourceSettings) -> Index:
 
 
 def _separator(file: Path) -> str:
-    with file.open(encoding="utf-8-sig", errors="replace") as lines:
-        header = lines.readline()
+    try:
+        with file.open(encoding="utf-8-sig", errors="replace") as lines:
+            header = lines.readline()
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}.", "Check its permissions.") from error
     return ";" if ";" in header and "," not in header else ","
 
 
@@ -56,9 +59,6 @@ def _read(file: Path, separator: str) -> Table:
         raise InputError(f"{file}:{reader.line_num}: {error}.", "Check the quotes in that line.") from error
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}.", "Check its permissions.") from error
-    twice = sorted({name for name in header if header.count(name) > 1})
-    if twice:
-        raise InputError(f"{file}:1: the column {twice[0]!r} stands there twice.", "Rename one of them.")
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(header)
     arrays = [pa.array(cells, pa.string()) for cells in columns]
     return Table(pa.table(arrays, names=header), np.array(starts, dtype=np.int64))

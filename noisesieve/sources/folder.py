@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from noisesieve.errors import InputError
+from noisesieve.errors import InputError, UsageError
 from noisesieve.names import IMAGE_EXTENSIONS, escape_name, natural_key
 from noisesieve.records import Index, Place
 from noisesieve.settings import SourceSettings
+from noisesieve.sources.table import KINDS
 
 SPLITS = frozenset(["train", "training", "val", "valid", "validation", "dev", "test", "testing"])
-TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 _DETECTION = ({"images", "labels"}, {"annotations", "jpegimages"}, {"annotations", "images"})
 
 
@@ -25,13 +25,14 @@ class _Found(NamedTuple):
 def read(settings: SourceSettings) -> Index:
     """Every image below a class folder, each file once, in natural order."""
     root = settings.path
+    _refuse_table_options(settings)
     walk = _Walk(root)
     classes = walk.folders(root)
     _refuse_detection(root, classes)
-    if _are_splits(walk, root, classes):
+    if splits := _splits(walk, root, classes):
         found = [
             _Found(label, path, split)
-            for split in classes
+            for split in splits
             for label in walk.folders(root / split)
             for path in walk.images(root / split / label)
         ]
@@ -70,11 +71,12 @@ class _Walk:
         self.root = root
         self.inside = os.path.realpath(root)
         self.seen: set[str] = set()
-        self.hidden: list[str] = []
-        self.empty: list[str] = []
-        self.linked: list[str] = []
-        self.runs: list[str] = []
-        self.others: list[str] = []
+        # Names in order of first sight; dicts, since a million hidden files must not cost a million look-ups each.
+        self.hidden: dict[str, None] = {}
+        self.empty: dict[str, None] = {}
+        self.linked: dict[str, None] = {}
+        self.runs: dict[str, None] = {}
+        self.others: dict[str, None] = {}
 
     def folders(self, folder: Path) -> list[str]:
         """Sub-folders that may be classes, in natural order."""
@@ -96,9 +98,9 @@ class _Walk:
                 elif os.path.splitext(entry.name)[1].lower() in IMAGE_EXTENSIONS and not _is_dir(entry):
                     found.append(os.path.relpath(entry.path, self.root))
                 elif not _is_dir(entry):
-                    self.others.append(self._shown(entry.path))
+                    self._remember(self.others, entry.path)
         if not found:
-            self.empty.append(self._shown(folder))
+            self._remember(self.empty, folder)
         return sorted(found, key=lambda path: tuple(natural_key(part) for part in path.split(os.sep)))
 
     def notes(self) -> list[str]:
@@ -110,7 +112,7 @@ class _Walk:
             ("results of noisesieve, skipped", self.runs),
             ("files without an image's extension, skipped", self.others),
         )
-        return [f"{what}: {_some(names)}" for what, names in lines if names]
+        return [f"{what}: {_some(list(names))}" for what, names in lines if names]
 
     def _entries(self, folder: Path) -> list[os.DirEntry[str]]:
         try:
@@ -120,9 +122,7 @@ class _Walk:
         shown = []
         for entry in entries:
             if entry.name.startswith("."):
-                name = self._shown(entry.path)
-                if name not in self.hidden:
-                    self.hidden.append(name)
+                self._remember(self.hidden, entry.path)
             else:
                 shown.append(entry)
         return shown
@@ -140,12 +140,8 @@ class _Walk:
                 return False
         return True
 
-    def _remember(self, names: list[str], path: str) -> None:
-        if (name := self._shown(path)) not in names:
-            names.append(name)
-
-    def _shown(self, path: str | Path) -> str:
-        return escape_name(os.path.relpath(path, self.root))
+    def _remember(self, names: dict[str, None], path: str | Path) -> None:
+        names[escape_name(os.path.relpath(path, self.root))] = None
 
 
 def _is_dir(entry: os.DirEntry[str]) -> bool:
@@ -155,13 +151,28 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
         return False  # a link that leads in a circle
 
 
-def _are_splits(walk: _Walk, root: Path, names: list[str]) -> bool:
-    """True where every folder is named like a split and they hold the same classes, at least half of them."""
-    if len(names) < 2 or not all(name.lower() in SPLITS for name in names):
-        return False
-    classes = [set(walk.folders(root / name)) for name in names]
+def _splits(walk: _Walk, root: Path, names: list[str]) -> list[str]:
+    """The folders that are splits: named so, holding the same classes (half of them at least); else none.
+
+    Folders beside them that hold no images (docs, metadata) do no harm; one with images is a class, and then all are.
+    """
+    splits = [name for name in names if name.lower() in SPLITS]
+    if len(splits) < 2:
+        return []
+    classes = [set(walk.folders(root / name)) for name in splits]
     largest = max(classes, key=len)
-    return bool(largest) and all(found and len(found & largest) * 2 >= len(largest) for found in classes)
+    alike = bool(largest) and all(found and len(found & largest) * 2 >= len(largest) for found in classes)
+    beside = [name for name in names if name not in splits]
+    return splits if alike and not any(walk.images(root / name) for name in beside) else []
+
+
+def _refuse_table_options(settings: SourceSettings) -> None:
+    for option in ("root", "image_column", "id_column", "trusted_column"):
+        if getattr(settings, option) is not None:
+            name = "--" + option.replace("_", "-")
+            raise UsageError(
+                f"{name} is for tables, and {settings.path} is a folder.", "Leave it out, or list the images."
+            )
 
 
 def _refuse_detection(root: Path, names: list[str]) -> None:
@@ -177,7 +188,7 @@ def _refuse_detection(root: Path, names: list[str]) -> None:
 def _no_images_hint(root: Path) -> str:
     files = sorted(entry.name for entry in os.scandir(root) if not entry.name.startswith("."))
     for name in files:
-        if name.lower().endswith(TABLES):
+        if os.path.splitext(name)[1].lower() in KINDS:
             return f"It holds a table: try {root / name}."
         if name.lower().endswith(".json"):
             return f"It holds {name}: noisesieve needs one label an image, as a folder a class or as a table."

@@ -23,18 +23,22 @@ def read(settings: SourceSettings) -> Index:
     offsets: list[int] = []
     names: dict[str, None] = {}  # every key, in the order of first sight
     offset = 0
-    with file.open("rb") as blob:
-        for number, line in enumerate(blob, start=1):
-            if line.strip():
-                row = _object(line, file, number)
-                _refuse_multi_label(row.get(settings.label_column), settings, number)
-                names.update(dict.fromkeys(row))
-                if (image := _image_column(row, settings)) is not None:
-                    row[image] = None  # read again when it is decoded: the index stays small
-                rows.append(row)
-                lines.append(number)
-                offsets.append(offset)
-            offset += len(line)
+    try:
+        with file.open("rb") as blob:
+            for number, line in enumerate(blob, start=1):
+                if line.strip():
+                    row = _object(line, file, number)
+                    _refuse_multi_label(row.get(settings.label_column), settings, number)
+                    if (image := _image_column(row, settings)) is not None:
+                        row[image] = None  # read again when it is decoded: the index stays small
+                    _refuse_half_characters(row, file, number)
+                    names.update(dict.fromkeys(row))
+                    rows.append(row)
+                    lines.append(number)
+                    offsets.append(offset)
+                offset += len(line)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}.", "Check its permissions.") from error
     embedded = _embedded(rows, names, settings)
     if embedded is not None:
         names.pop(embedded)
@@ -81,6 +85,13 @@ def _refuse_multi_label(label: Any, settings: SourceSettings, number: int) -> No
         )
 
 
+def _refuse_half_characters(row: dict[str, Any], file: Path, number: int) -> None:
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{file}:{number}: half a character (a lone surrogate).", "Repair the text.") from error
+
+
 def _image_column(row: dict[str, Any], settings: SourceSettings) -> str | None:
     column = settings.image_column or ("image" if settings.path_column not in row else None)
     return column if column in row else None
@@ -95,9 +106,12 @@ def _embedded(rows: list[dict[str, Any]], names: dict[str, None], settings: Sour
 
 
 def _array(values: list[Any]) -> pa.Array:
-    """A column with its own type; where the types differ, as JSON text."""
+    """A column with its own type; as JSON text where the types differ, and for objects and lists."""
     try:
-        return pa.array(values)
+        array = pa.array(values)
+        if not pa.types.is_nested(array.type):
+            return array
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
-        texts = [v if isinstance(v, str) or v is None else json.dumps(v, ensure_ascii=False) for v in values]
-        return pa.array(texts, pa.string())
+        pass
+    texts = [v if isinstance(v, str) or v is None else json.dumps(v, ensure_ascii=False) for v in values]
+    return pa.array(texts, pa.string())

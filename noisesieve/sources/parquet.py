@@ -19,17 +19,22 @@ def read(settings: SourceSettings) -> Index:
     try:
         schema = pq.read_schema(file)
         embedded = _embedded(schema, settings)
-        binary = [field.name for field in schema if _holds_bytes(field.type)]
+        binary = [field.name for field in schema if _holds_bytes(field.type) and field.name != embedded]
         names = [name for name in schema.names if name != embedded and name not in binary]
         columns = pq.ParquetFile(file).read(columns=names)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{file}: not a readable Parquet file ({error}).", "Write it anew.") from error
+    if settings.label_column in binary:
+        raise InputError(
+            f"{file}: column {settings.label_column!r} holds bytes, not labels.", "Name another with --label-column."
+        )
     columns = _decode_class_labels(columns, schema).replace_schema_metadata(None)
-    return to_index(Table(columns, None, embedded), settings, "parquet")
+    return to_index(Table(columns, None, embedded, left_out=binary), settings, "parquet")
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    kinds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
+    if any(test(kind) for test in kinds):
         return True
     return bool(pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)
 
@@ -52,11 +57,11 @@ def _decode_class_labels(table: pa.Table, schema: pa.Schema) -> pa.Table:
     except (KeyError, ValueError, TypeError):
         return table
     for i, name in enumerate(table.column_names):
-        feature = features.get(name)
+        feature = features.get(name) if isinstance(features, dict) else None
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and pa.types.is_integer(table[name].type):
-            names = pa.array(feature["names"], pa.string())
             try:
+                names = pa.array(feature["names"], pa.string())
                 table = table.set_column(i, name, names.take(table[name].combine_chunks()))
-            except pa.ArrowException:
-                continue  # numbers outside the names (-1 in test sets): they stay numbers
+            except (KeyError, pa.ArrowException, TypeError):
+                continue  # numbers outside the names (-1 in test sets), or odd metadata: they stay numbers
     return table

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
 
 from noisesieve.errors import InputError
-from noisesieve.names import file_of
+from noisesieve.names import file_of, unescape_name
 from noisesieve.records import Bools, Index, Ints, Place
 from noisesieve.settings import SourceSettings
 
@@ -23,6 +23,7 @@ _BOXES = (
     {"xmin", "ymin", "xmax", "ymax"},
     {"x_min", "y_min", "x_max", "y_max"},
 )
+KINDS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
 _TRUE = frozenset(("1", "true", "yes", "y", "t"))
 _FALSE = frozenset(("0", "false", "no", "n", "f", ""))
 
@@ -35,12 +36,15 @@ class Table:
     lines: Ints | None  # first line of each row, from 1; None where the format has no lines
     embedded: str | None = None  # the column that holds image bytes
     position: Callable[[int], int] = int  # row → where the reader finds its cell
+    left_out: list[str] = field(default_factory=list)  # columns of bytes that are no images to us
 
 
 def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
     """Make the index of a table, or say which line is wrong and why."""
     file = settings.path
     names = table.columns.column_names
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InputError(f"{file}: the column {twice[0]!r} stands there twice.", "Rename one of them.")
     _refuse_detection(settings, names)
     _need(settings.label_column, "--label-column", settings, names)
     root = settings.root if settings.root is not None else file.parent
@@ -76,6 +80,7 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
         trusted=_trusted(table, settings),
         carried=table.columns.drop_columns(sorted(used)),
         label_column=settings.label_column,
+        notes=[f"columns of bytes, not carried: {', '.join(table.left_out)}"] if table.left_out else [],
     )
 
 
@@ -118,7 +123,7 @@ def _is_list(label: str) -> bool:
         return False
     try:
         return isinstance(json.loads(label.replace("'", '"')), list)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
 
 
@@ -134,7 +139,12 @@ def _texts(table: Table, column: str, settings: SourceSettings, *, empty: bool =
         raise InputError(
             f"{settings.path}: column {column!r} holds fractions, not labels.", "Name another with --label-column."
         )
-    texts: list[str | None] = values.cast(pa.string()).to_pylist()
+    try:
+        texts: list[str | None] = values.cast(pa.string()).to_pylist()
+    except (pa.ArrowException, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{settings.path}: column {column!r} ({values.type}) cannot be read as text.", "Convert it to strings."
+        ) from error
     if not empty:
         for row, text in enumerate(texts):
             if text is None or text == "":
@@ -148,13 +158,18 @@ def _refuse_outside(paths: list[str], table: Table, settings: SourceSettings) ->
     if settings.allow_outside:
         return
     for row, path in enumerate(paths):
-        if ".." in path or path[:1] in ("/", "\\") or path[1:2] == ":":
-            inside = os.path.normpath(path)
-            if os.path.isabs(path) or path[1:2] == ":" or inside == ".." or inside.startswith(".." + os.sep):
-                raise InputError(
-                    f"{place_of(table, settings, row)}: the path {path!r} leads out of the dataset's folder.",
-                    "Set --root to the folder above all images, or pass --allow-outside.",
-                )
+        if _leads_out(path) or ("\\" in path and _leads_out(unescape_name(path))):
+            raise InputError(
+                f"{place_of(table, settings, row)}: the path {path!r} leads out of the dataset's folder.",
+                "Set --root to the folder above all images, or pass --allow-outside.",
+            )
+
+
+def _leads_out(path: str) -> bool:
+    if ".." not in path and path[:1] not in ("/", "\\") and path[1:2] != ":":
+        return False
+    inside = os.path.normpath(path)
+    return os.path.isabs(path) or path[1:2] == ":" or inside == ".." or inside.startswith(".." + os.sep)
 
 
 def _ids(table: Table, settings: SourceSettings, paths: list[str | None], used: set[str]) -> list[str]:
