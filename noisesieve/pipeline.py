@@ -22,13 +22,14 @@ import numpy as np
 import torch
 
 from noisesieve import __version__, pixels, report, sources
-from noisesieve.errors import InputError, OutputError, Stopped, UsageError
+from noisesieve.errors import InputError, Stopped, UsageError
 from noisesieve.files import digest, locked, write_json
 from noisesieve.learn.backbones import BACKBONES
 from noisesieve.learn.checkpoint import Checkpoints
-from noisesieve.learn.loop import Lesson, Loop
+from noisesieve.learn.lesson import Lesson
+from noisesieve.learn.loop import Loop
 from noisesieve.learn.model import save_model, weight_bytes
-from noisesieve.learn.plan import estimate, image_size, plan
+from noisesieve.learn.plan import describe, estimate, image_size, plan
 from noisesieve.learn.state import State
 from noisesieve.learn.world import World, device_problem
 from noisesieve.names import natural_key
@@ -58,7 +59,7 @@ def _lead(settings: ScanSettings, world: World, watcher: Watcher, stop: Stop) ->
     shared = False
     try:
         index = sources.read(settings.source)
-        folder = output_folder(settings, index, watcher)
+        folder = report.output_folder(settings.output, index, watcher)
         with locked(folder):
             for note in index.notes:
                 watcher.note(note)
@@ -70,7 +71,7 @@ def _lead(settings: ScanSettings, world: World, watcher: Watcher, stop: Stop) ->
                 return report.read_report(folder)
             dataset = _decode(index, looks, settings, world, watcher, stop)
             run.require_room(_bytes_needed(dataset))
-            watcher.note(describe(dataset.recipe, settings, world))
+            watcher.note(f"{settings.wishes.preset}: {describe(dataset.recipe, world)}")
             facts = {"recipe": asdict(dataset.recipe), "version": __version__}
             run.begin(identity, index, looks, force=settings.force, **facts)
             handover = _handover(dataset, folder, identity)
@@ -91,21 +92,6 @@ def _follow(world: World, stop: Stop) -> report.Report:
     if file := world.share("", _pause(stop)):
         _learn(json.loads(Path(file).read_text(encoding="utf-8")), world, Nobody(), stop)
     raise Stopped("", exit_code=0)
-
-
-# INDEX
-
-
-def output_folder(settings: ScanSettings, index: Index, watcher: Watcher) -> Path:
-    """Where the run goes: never into the dataset, whose folders are classes."""
-    folder = settings.output or Path("noisesieve-runs") / index.name
-    if index.kind != "folder" or not folder.resolve().is_relative_to(index.root.resolve()):
-        return folder
-    if settings.output is not None:
-        raise OutputError(f"{folder}: lies inside the dataset.", "Choose a folder outside with -o.")
-    folder = index.root.resolve().parent / "noisesieve-runs" / index.name
-    watcher.note(f"The working folder is the dataset itself: the run goes to {folder}.")
-    return folder
 
 
 # DECODE
@@ -130,7 +116,7 @@ class Dataset:
 def _decode(index: Index, looks: Looks, settings: ScanSettings, world: World, watcher: Watcher, stop: Stop) -> Dataset:
     """Decode at the size that suits the readable images. Unreadable ones must not even sway that choice."""
     device = world.device.type
-    scratch = output_folder(settings, index, Nobody()) / "checkpoint" / "pixels"
+    scratch = report.output_folder(settings.output, index, Nobody()) / "checkpoint" / "pixels"
     size = image_size(settings.wishes, longest_sides=_sides(looks), device=device)
     while True:
         decoded = pixels.decode(index, looks, settings.pixels, watcher, size=size, scratch=scratch, pause=_pause(stop))
@@ -169,19 +155,6 @@ def _report_unreadable(index: Index, looks: Looks, watcher: Watcher, most: int =
 
 
 # TRAIN
-
-
-def describe(recipe: Recipe, settings: ScanSettings, world: World) -> str:
-    """The plan in one line."""
-    upto = "up to " if recipe.adaptive_warmup else ""
-    flips = {True: "flips", False: "no flips", None: "flips if harmless"}[recipe.flip]
-    ranks = f", {world.size} processes" if world.size > 1 else ""
-    return (
-        f"{settings.wishes.preset}: {recipe.backbone} at {recipe.image_size} px on {world.device.type}{ranks}, "
-        f"{upto}{recipe.epochs} epochs (warm-up {upto}{recipe.warmup_epochs}, ramp {recipe.ramp_epochs}, "
-        f"sieve from {recipe.sieve_start}), batch {recipe.batch_size}, lr {recipe.lr:g}, beta {recipe.beta:g}, "
-        f"eps {recipe.loop_eps:g} / {recipe.sieve_eps:g}, {flips}"
-    )
 
 
 def _handover(dataset: Dataset, folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
@@ -285,11 +258,11 @@ def dry_run(settings: ScanSettings, *, watcher: Watcher | None = None) -> dict[s
         "classes": classes,
         "device": world.device.type,
         "threads": torch.get_num_threads(),
-        "plan": describe(recipe, settings, world),
+        "plan": f"{settings.wishes.preset}: {describe(recipe, world)}",
         "recipe": asdict(recipe),
         "estimate": asdict(cost),
         "streamed": cost.cache_bytes > settings.pixels.cache_budget,
-        "output": str(output_folder(settings, index, Nobody())),
+        "output": str(report.output_folder(settings.output, index, Nobody())),
     }
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -19,33 +18,19 @@ from noisesieve.learn import warmup
 from noisesieve.learn.augment import pad_crop, random_flip
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.feed import Feed, make_deterministic
+from noisesieve.learn.lesson import Lesson, generator, shuffled_batches
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.schedule import Timeline
 from noisesieve.learn.score import Scorer
 from noisesieve.learn.state import State, fresh
 from noisesieve.learn.world import World
-from noisesieve.records import Pixels, Scores
+from noisesieve.records import Scores
 from noisesieve.settings import Recipe
 from noisesieve.sieve.formulas import margin
 from noisesieve.watch import Watcher
 
 SAVE_SECONDS = 300.0  # a long epoch is saved on the way
 SKIPPED_SHARE = 0.05  # of an epoch's batches: more are worth a warning
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """What is to be learnt, by readable row: pictures, given labels, and rows known to be right."""
-
-    pixels: Pixels
-    labels: Tensor  # (N,) int64
-    classes: int
-    trusted: Tensor  # (N,) bool: never sieved out
-
-
-def prior_of(labels: Tensor, classes: int) -> Tensor:
-    """The frequency of each given label over the whole noisy dataset, (K,) float64."""
-    return torch.bincount(labels, minlength=classes).double() / len(labels)
 
 
 class Loop:
@@ -66,7 +51,7 @@ class Loop:
         self.labels, self.trusted, self.rows = lesson.labels, lesson.trusted, len(lesson.labels)
         self.feed = Feed(lesson.pixels, world.device)
         self.scorer = Scorer(self.feed, world, lesson.classes, self.pause)
-        self.prior = prior_of(lesson.labels, lesson.classes)
+        self.prior = lesson.prior()
         self.device_prior = self.prior.to(world.device, torch.float32)
         self.held_out = self.labels.new_zeros(0)
         if recipe.adaptive_warmup or recipe.flip is None:
@@ -148,12 +133,12 @@ class Loop:
             self.watcher.warn(f"Epoch {state.epoch}: {skipped} of {len(batches)} batches had every row sieved out.")
 
     def epoch_batches(self) -> list[Tensor]:
-        """This epoch's rows in batches, shuffled by seed and epoch; an incomplete last batch is left out."""
-        order = torch.randperm(self.rows, generator=self.generator(self.state.epoch, 0))
-        if self.timeline.phase(self.state.epoch) == "warm-up":
-            order = order[~torch.isin(order, self.held_out)]
-        size = min(self.recipe.batch_size, len(order))
-        return list(order[: len(order) - len(order) % size].split(size))
+        """This epoch's rows in batches; the warm-up leaves the held-out part aside."""
+        epoch = self.state.epoch
+        aside = self.held_out if self.timeline.phase(epoch) == "warm-up" else self.held_out[:0]
+        return shuffled_batches(
+            self.rows, aside, size=self.recipe.batch_size, generator=generator(self.recipe.seed, epoch, 0)
+        )
 
     def batch_rows(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """The rows of a batch that take part, over all ranks and on this one."""
@@ -196,9 +181,10 @@ class Loop:
 
     def augment(self, images: Tensor) -> Tensor:
         """Shifted, and mirrored where that is harmless."""
-        generator = self.generator(self.state.epoch, self.state.step + 1, self.world.rank)
-        images = pad_crop(images, generator)
-        return random_flip(images, generator) if self.state.flip else images
+        state = self.state
+        dice = generator(self.recipe.seed, state.epoch, state.step + 1, self.world.rank)
+        images = pad_crop(images, dice)
+        return random_flip(images, dice) if state.flip else images
 
     def require_finite(self, value: float) -> None:
         """Stop with a diagnosis before a broken number reaches the weights."""
@@ -340,10 +326,3 @@ class Loop:
         """Leave a checkpoint and stop as asked."""
         self.save()
         raise self.stop() or Stopped("Another rank was asked to stop.", exit_code=143)
-
-    def generator(self, *place: int) -> torch.Generator:
-        """Randomness that depends on the seed and the place in the run alone."""
-        seed = self.recipe.seed
-        for number in place:
-            seed = (seed * 6364136223846793005 + number * 1442695040888963407 + 1) % 2**63
-        return torch.Generator().manual_seed(seed)

@@ -11,6 +11,7 @@ import torch
 from noisesieve.errors import UsageError
 from noisesieve.learn.backbones import build
 from noisesieve.learn.losses import training_loss
+from noisesieve.learn.world import World
 from noisesieve.records import Ints
 from noisesieve.settings import Recipe, Wishes
 
@@ -156,6 +157,19 @@ def _check(recipe: Recipe) -> None:
         raise UsageError(
             "--warmup-epochs 0 with beta above 1 locks the first guesses in.", "Give at least one epoch of warm-up."
         )
+
+
+def describe(recipe: Recipe, world: World) -> str:
+    """The recipe in one line."""
+    upto = "up to " if recipe.adaptive_warmup else ""
+    flips = {True: "flips", False: "no flips", None: "flips if harmless"}[recipe.flip]
+    ranks = f", {world.size} processes" if world.size > 1 else ""
+    return (
+        f"{recipe.backbone} at {recipe.image_size} px on {world.device.type}{ranks}, "
+        f"{upto}{recipe.epochs} epochs (warm-up {upto}{recipe.warmup_epochs}, ramp {recipe.ramp_epochs}, "
+        f"sieve from {recipe.sieve_start}), batch {recipe.batch_size}, lr {recipe.lr:g}, beta {recipe.beta:g}, "
+        f"eps {recipe.loop_eps:g} / {recipe.sieve_eps:g}, {flips}"
+    )
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from noisesieve.report.parquet import Report, read_report, write_history, write_table
-from noisesieve.report.run import RunFolder, fingerprint
+from noisesieve.report.run import RunFolder, fingerprint, output_folder
 from noisesieve.report.summary import summarize
 from noisesieve.report.table import Findings, build, class_codes, probabilities_table
 
@@ -14,6 +14,7 @@ __all__ = [
     "build",
     "class_codes",
     "fingerprint",
+    "output_folder",
     "probabilities_table",
     "read_report",
     "summarize",

@@ -16,6 +16,7 @@ from noisesieve.errors import OutputError, StateError
 from noisesieve.files import digest, replacing, sha256_of, write_json
 from noisesieve.records import Index, Looks
 from noisesieve.report.schema import SCHEMA_VERSION
+from noisesieve.watch import Watcher
 
 FILES = (
     "report.parquet",
@@ -41,6 +42,18 @@ def fingerprint(index: Index, looks: Looks) -> str:
             stream.write_table(index.carried.combine_chunks())
         hasher.update(sink.getvalue())
     return hasher.hexdigest()
+
+
+def output_folder(wanted: Path | None, index: Index, watcher: Watcher) -> Path:
+    """Where the run goes: never into an image folder, whose folders are classes."""
+    folder = wanted or Path("noisesieve-runs") / index.name
+    if index.kind != "folder" or not folder.resolve().is_relative_to(index.root.resolve()):
+        return folder
+    if wanted is not None:
+        raise OutputError(f"{folder}: lies inside the dataset.", "Choose a folder outside with -o.")
+    folder = index.root.resolve().parent / "noisesieve-runs" / index.name
+    watcher.note(f"The working folder is the dataset itself: the run goes to {folder}.")
+    return folder
 
 
 class RunFolder:

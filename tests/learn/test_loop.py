@@ -13,7 +13,8 @@ import torch
 
 from noisesieve.errors import Stopped, TrainingError
 from noisesieve.learn.checkpoint import Checkpoints
-from noisesieve.learn.loop import Lesson, Loop
+from noisesieve.learn.lesson import Lesson
+from noisesieve.learn.loop import Loop
 from noisesieve.learn.world import World
 from noisesieve.records import Bytes, Ints
 from noisesieve.settings import Recipe

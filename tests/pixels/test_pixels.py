@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from noisesieve import pixels, sources
-from noisesieve.errors import InputError
+from noisesieve.errors import InputError, Stopped
 from noisesieve.pixels.crew import Crew, Task
 from noisesieve.records import Index, Place
 from noisesieve.settings import PixelSettings, SourceSettings
@@ -107,6 +109,84 @@ def test_pixels_survive_the_way_to_another_rank(colours: Path, tmp_path: Path) -
         decoded = load(index_of(colours), replace(settings(tmp_path), cache_budget=budget), tmp_path)
         again = pixels.from_document(pixels.to_document(decoded.pixels))
         assert (next(again.batches([np.arange(9)])) == all_pixels(decoded)[:9]).all()
+
+
+def test_one_more_picture_decodes_one_picture(colours: Path, tmp_path: Path) -> None:
+    load(index_of(colours), settings(tmp_path), tmp_path)
+    paint(colours / "red/new.png", (200, 40, 40), seed=555)
+    index = index_of(colours)
+    looks = pixels.look(index, settings(tmp_path), Nobody(), pause=go)
+    counted = Counting()
+    pixels.decode(index, looks, settings(tmp_path), counted, size=16, scratch=tmp_path / "scratch", pause=go)
+    assert counted.totals == {"decoding": 1}
+
+
+class Counting(Nobody):
+    """Remembers how much work each stage had."""
+
+    def __init__(self) -> None:
+        self.totals: dict[str, int] = {}
+
+    def stage(self, name: str, total: int) -> None:
+        self.totals[name] = total
+
+
+def test_a_stopped_decode_goes_on_where_it_was(colours: Path, tmp_path: Path) -> None:
+    index = index_of(colours)
+    chosen = replace(settings(tmp_path), workers=1)
+    looks = pixels.look(index, chosen, Nobody(), pause=go)
+    left = iter(range(50))
+
+    def stop() -> None:
+        if next(left, None) is None:
+            raise Stopped("enough", exit_code=143)
+
+    with pytest.raises(Stopped):
+        pixels.decode(index, looks, chosen, Nobody(), size=16, scratch=tmp_path / "scratch", pause=stop)
+    counted = Counting()
+    decoded = pixels.decode(index, looks, chosen, counted, size=16, scratch=tmp_path / "scratch", pause=go)
+    assert counted.totals["decoding"] <= 75
+    fresh = load(index, replace(chosen, cache=False), tmp_path)
+    assert (all_pixels(decoded) == all_pixels(fresh)).all()
+
+
+def test_a_failure_that_passes_is_not_remembered(colours: Path, tmp_path: Path) -> None:
+    index = index_of(colours)
+    looks = pixels.look(index, settings(tmp_path), Nobody(), pause=go)
+    (colours / "red/3.png").rename(tmp_path / "away.png")
+    first = pixels.decode(index, looks, settings(tmp_path), Nobody(), size=16, scratch=tmp_path / "s", pause=go)
+    assert first.looks.status[index.ids.index("red/3.png")] == "missing file"
+    (tmp_path / "away.png").rename(colours / "red/3.png")
+    assert len(load(index, settings(tmp_path), tmp_path).rows) == 120
+
+
+def test_a_damaged_entry_is_replaced(colours: Path, tmp_path: Path) -> None:
+    index = index_of(colours)
+    load(index, settings(tmp_path), tmp_path)
+    entry = next((tmp_path / "pixels").glob("16px-*"))
+    (entry / "pixels.u8").write_bytes(b"short")
+    assert not load(index, settings(tmp_path), tmp_path).reused
+    assert load(index, settings(tmp_path), tmp_path).reused
+
+
+def test_a_cache_that_cannot_be_written_costs_only_the_cache(colours: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    decoded = load(index_of(colours), replace(settings(tmp_path), cache_dir=tmp_path / "file/cache"), tmp_path)
+    assert len(decoded.rows) == 120
+
+
+def test_a_corrupt_page_of_a_table_is_unreadable_rows(tmp_path: Path) -> None:
+    picture = paint(tmp_path / "x.png", (1, 2, 3)).read_bytes()
+    table = pa.table({"image": [picture] * 40, "label": ["a", "b"] * 20})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=20, compression="zstd", use_dictionary=False)
+    content = bytearray((tmp_path / "t.parquet").read_bytes())
+    column = pq.ParquetFile(tmp_path / "t.parquet").metadata.row_group(1).column(0)
+    start = column.data_page_offset
+    content[start : start + 40] = b"\xff" * 40
+    (tmp_path / "t.parquet").write_bytes(content)
+    looks = pixels.look(index_of(tmp_path / "t.parquet"), settings(tmp_path), Nobody(), pause=go)
+    assert looks.readable.sum() == 20
+    assert "cannot be read from the table" in looks.status[30]
 
 
 def test_without_a_cache_nothing_is_kept(colours: Path, tmp_path: Path) -> None:

@@ -57,6 +57,21 @@ def test_train_and_test_folders_become_splits(pets: Path, tmp_path: Path) -> Non
         index(tmp_path / "data", split="nope")
 
 
+def test_folders_without_images_beside_splits_do_no_harm(tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        for path in ("cat/1.png", "dog/1.png"):
+            paint(tmp_path / "data" / split / path, (1, 2, 3))
+    (tmp_path / "data/docs").mkdir()
+    found = index(tmp_path / "data")
+    assert found.splits == ["test", "test", "train", "train"]
+    assert "docs" in "".join(found.notes)
+
+
+def test_options_of_tables_are_refused_for_a_folder(pets: Path) -> None:
+    with pytest.raises(UsageError, match="--trusted-column is for tables"):
+        index(pets, trusted_column="ok")
+
+
 def test_classes_named_like_splits_with_other_content_stay_classes(tmp_path: Path) -> None:
     for path in ("test/1.png", "val/1.png"):
         paint(tmp_path / "rails" / path, (1, 2, 3))

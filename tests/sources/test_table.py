@@ -53,6 +53,8 @@ def test_other_columns_are_carried_and_lines_survive_quoted_newlines(tmp_path: P
         ("path,label\n../1.png,a\n", "a.csv:2.*outside"),
         ("path,label\n/etc/passwd,a\n", "a.csv:2.*outside"),
         ("path,label\na/../../1.png,a\n", "a.csv:2.*outside"),
+        ("path,label\n\\x2e\\x2e/1.png,a\n", "a.csv:2.*outside"),
+        ("path,label\n\\x2fetc/passwd,a\n", "a.csv:2.*outside"),
         ("path,label\n1.png,cat\n2.png,dog\n3.png,cat|dog\n", "a.csv:4.*multi-label"),
         ("path,label\n1.png,\"['cat', 'dog']\"\n2.png,dog\n", "multi-label"),
         ("path,label,xmin,ymin,xmax,ymax\n1.png,a,0,0,1,1\n", "detection"),
@@ -123,6 +125,7 @@ def test_jsonl_embeds_images_as_base64_in_both_forms(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("{", r"a\.jsonl:2: not JSON"),
+        ('{"path": "x", "label": "\\ud800"}', r"a\.jsonl:2: half a character"),
         ("[1]", r"a\.jsonl:2: not an object"),
         ('{"path":"x","label":["a"]}', "multi-label"),
     ],
@@ -164,3 +167,37 @@ def test_a_broken_parquet_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(b"PAR1nonsense")
     with pytest.raises(InputError, match="not a readable Parquet"):
         index(tmp_path / "a.parquet")
+
+
+def test_objects_in_jsonl_are_carried_as_text(tmp_path: Path) -> None:
+    rows = [{"path": f"{i}.png", "label": "ab"[i], "meta": {}, "deep": [[[i]]]} for i in range(2)]
+    carried = index(table(tmp_path / "a.jsonl", "\n".join(map(json.dumps, rows)))).carried
+    assert carried is not None
+    assert carried["meta"].to_pylist() == ["{}", "{}"]
+    assert carried["deep"].to_pylist() == ["[[[0]]]", "[[[1]]]"]
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"path": ["a", "b"], "label": [b"\xff", b"x"]}, "holds bytes"),
+        ({"path": ["a", "b"], "label": [["x"], ["y"]]}, "multi-label"),
+        ({"path": ["a", "b"], "label": [0.5, 1.5]}, "fractions"),
+        ({"path": [["a"], ["b"]], "label": ["x", "y"]}, "cannot be read as text"),
+        ({"path": ["a", None], "label": ["x", "y"]}, "row 1: no path"),
+    ],
+)
+def test_odd_parquet_columns_are_refused(tmp_path: Path, columns: dict[str, Any], message: str) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=message):
+        index(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    "features", [[], {"label": {"_type": "ClassLabel"}}, {"label": {"_type": "ClassLabel", "names": [1]}}]
+)
+def test_odd_hugging_face_metadata_is_ignored(tmp_path: Path, features: Any) -> None:
+    made = pa.table({"image": [b"1", b"2"], "label": [1, 0]})
+    made = made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    pq.write_table(made, tmp_path / "a.parquet")
+    assert index(tmp_path / "a.parquet").labels == ["1", "0"]

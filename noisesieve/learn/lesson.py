@@ -1,0 +1,42 @@
+"""What is to be learnt, and in which order: the same for a seed, wherever a run was interrupted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from noisesieve.records import Pixels
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """By readable row: pictures, given labels, and rows known to be right."""
+
+    pixels: Pixels
+    labels: Tensor  # (N,) int64
+    classes: int
+    trusted: Tensor  # (N,) bool: never sieved out
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def prior(self) -> Tensor:
+        """The frequency of each given label over the whole noisy dataset, (K,) float64."""
+        return torch.bincount(self.labels, minlength=self.classes).double() / len(self.labels)
+
+
+def generator(seed: int, *place: int) -> torch.Generator:
+    """Randomness that depends on the seed and the place in the run alone."""
+    for number in place:
+        seed = (seed * 6364136223846793005 + number * 1442695040888963407 + 1) % 2**63
+    return torch.Generator().manual_seed(seed)
+
+
+def shuffled_batches(rows: int, without: Tensor, *, size: int, generator: torch.Generator) -> list[Tensor]:
+    """All rows but `without`, in batches; an incomplete last one is left out (BatchNorm cannot use a single row)."""
+    order = torch.randperm(rows, generator=generator)
+    order = order[~torch.isin(order, without)]
+    size = min(size, len(order))
+    return list(order[: len(order) - len(order) % size].split(size))
