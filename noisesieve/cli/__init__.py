@@ -46,6 +46,9 @@ app.command("scan", no_args_is_help=True)(scan.scan)
 def main() -> None:
     """Run the command line; every error is a line and an exit code, a traceback only with --debug."""
     signal.signal(signal.SIGINT, lambda number, frame: sys.exit(130))
+    # Before torch loads: threads that wait should sleep, not spin. Spinning, two threads on a busy machine train at a
+    # tenth of the speed (measured: 101 to 139 images/s against 1,415 beside two other jobs on two cores).
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         command = get_command(app)
         config.use_environment(command)

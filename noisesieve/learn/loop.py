@@ -52,7 +52,7 @@ class Loop:
         self.feed = Feed(lesson.pixels, world.device)
         self.scorer = Scorer(self.feed, world, lesson.classes, self.pause)
         self.prior = lesson.prior()
-        self.device_prior = self.prior.to(world.device, torch.float32)
+        self.device_prior = self.prior.float().to(world.device)  # Metal has no float64
         self.held_out = self.labels.new_zeros(0)
         if recipe.adaptive_warmup or recipe.flip is None:
             self.held_out = warmup.held_out_rows(self.labels, seed=recipe.seed)

@@ -34,10 +34,10 @@ class World:
             return cls(device=device)
         if device.type == "mps":  # gloo cannot exchange Metal tensors
             device = torch.device("cpu")
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
         if device.type == "cuda":
             device = torch.device("cuda", dist.get_node_local_rank())
             torch.cuda.set_device(device)
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
         return cls(dist.get_rank(), dist.get_world_size(), device)
 
     def leave(self) -> None:

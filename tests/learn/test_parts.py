@@ -231,3 +231,26 @@ def test_batch_norm_is_averaged_over_ranks_only_where_torch_cannot_sync_it() -> 
     norm = nn.BatchNorm2d(3)
     world.World().mean_([norm.running_mean])  # type: ignore[list-item]
     assert torch.equal(norm.running_mean, torch.zeros(3))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("wanted", "backend", "device"), [("cuda", "nccl", "cuda:1"), ("cpu", "gloo", "cpu")])
+def test_a_rank_takes_its_own_gpu_and_the_backend_that_fits(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, backend: str, device: str
+) -> None:
+    chosen: list[object] = []
+    monkeypatch.setattr(world.dist, "is_torchelastic_launched", lambda: True)
+    monkeypatch.setattr(world.dist, "get_node_local_rank", lambda: 1)
+    monkeypatch.setattr(world.dist, "init_process_group", lambda name, timeout: chosen.append(name))
+    monkeypatch.setattr(world.dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(world.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    joined = world.World.join(wanted)
+    assert str(joined.device) == device
+    assert chosen[-1] == backend
+    assert not joined.leads
+
+
+def test_flips_wait_until_the_model_knows_something() -> None:
+    labels = torch.arange(400) % 10
+    assert not warmup.beats_chance(torch.rand(400, 10, generator=torch.Generator().manual_seed(0)), labels)
+    assert warmup.beats_chance(torch.eye(10)[labels], labels)
