@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch loads
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line does, before torch loads
 REPOSITORY = Path(__file__).parent.parent
 SAMPLE = REPOSITORY / "sample_data"
 SHARED = REPOSITORY.parent / "shared"
