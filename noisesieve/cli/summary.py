@@ -93,7 +93,9 @@ def _suspects(rows: list[dict[str, Any]]) -> Table:
     table.add_column("P(wrong)", justify="right", no_wrap=True)
     for row in rows:
         looks_like = "?" if row["suggested_label"] is None else row["suggested_label"]
-        table.add_row(_text(row["id"]), _text(row["label"]), _text(looks_like), f"{row['corruption_probability']:.3f}")
+        chance = row["corruption_probability"]
+        shown = f"{chance:.3f}" if chance < 0.9995 else ">0.999"  # an estimate is never certain
+        table.add_row(_text(row["id"]), _text(row["label"]), _text(looks_like), shown)
     return table
 
 
