@@ -45,6 +45,7 @@ app.command("scan", no_args_is_help=True)(scan.scan)
 
 def main() -> None:
     """Run the command line; every error is a line and an exit code, a traceback only with --debug."""
+    _open_closed_streams()
     signal.signal(signal.SIGINT, lambda number, frame: sys.exit(130))
     # Before torch loads: let waiting threads spin only briefly. Two threads on two cores, resnet8 at 16 px, images/s:
     # the default 300,000 spins give 5,100 alone and 140 beside two busy jobs, 10,000 spins 4,500 and 1,800.
@@ -65,3 +66,13 @@ def main() -> None:
             raise
         print(f"noisesieve: unexpected {type(error).__name__}: {error}. Run again with --debug.", file=sys.stderr)
         sys.exit(70)
+
+
+def _open_closed_streams() -> None:
+    """Started with `2>&-` there is no stream to print to, and the next file opened would take its number."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_RDWR)
+            if handle != number:
+                os.dup2(handle, number)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))

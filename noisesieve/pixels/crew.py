@@ -189,6 +189,7 @@ class _Hand(threading.Thread):
             self._since = None
         if done == len(tasks):
             return done
+        process.kill()  # dead most likely, but one that only closed its end must not be waited for
         code = process.wait()
         if first and done == 0 and code > 0:
             raise NoisesieveError("A decoding process cannot start.", "Run with --debug, and report it.")

@@ -22,8 +22,10 @@ from noisesieve.records import Bytes, Place
 def main() -> None:
     """Answer jobs until standard input closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the caller's to handle
-    answers = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
     silence = os.open(os.devnull, os.O_WRONLY)
+    while silence <= 2:  # started with a closed standard stream: its number must not be given away
+        silence = os.dup(silence)
+    answers = os.fdopen(os.dup(1), "w", encoding="ascii", buffering=1)
     os.dup2(silence, 1)
     os.dup2(silence, 2)  # C libraries print warnings about broken files
     order = json.loads(sys.stdin.readline())

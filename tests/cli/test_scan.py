@@ -218,6 +218,13 @@ def test_options_come_from_flag_then_environment_then_file(noisesieve: Run, colo
     assert "epohcs" in wrong.stderr
 
 
+def test_closed_standard_streams_do_no_harm(colours: Path, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m noisesieve scan {colours} -o {tmp_path / 'run'} {' '.join(QUICK)} 0<&- 1>&- 2>&-"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    assert subprocess.run(["bash", "-c", command], env=environment, timeout=120, check=False).returncode == 0
+    assert (tmp_path / "run/report.parquet").exists()
+
+
 def test_help_ends_in_an_example_that_runs(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
     assert "Example: noisesieve scan ./dataset" in noisesieve("--help").stdout
     text = noisesieve("scan", "--help").stdout
