@@ -66,14 +66,15 @@ def _lead(settings: ScanSettings, world: World, watcher: Watcher, stop: Stop) ->
             looks = pixels.look(index, settings.pixels, watcher, pause=_pause(stop))
             run = report.RunFolder(folder)
             identity = {**settings.identity(), "fingerprint": report.fingerprint(index, looks)}
-            if run.claim(identity, index, looks, force=settings.force):
+            claim = run.claim(identity, index, looks, force=settings.force)
+            if claim == "finished":
                 watcher.note("This run is finished already: same settings, same data.")
                 return report.read_report(folder)
             dataset = _decode(index, looks, settings, world, watcher, stop)
             run.require_room(_bytes_needed(dataset))
             watcher.note(f"{settings.wishes.preset}: {describe(dataset.recipe, world)}")
             facts = {"recipe": asdict(dataset.recipe), "version": __version__}
-            run.begin(identity, index, looks, force=settings.force, **facts)
+            run.begin(identity, index, looks, fresh=claim == "fresh", **facts)
             handover = _handover(dataset, folder, identity)
             write_json(run.checkpoints / "handover.json", handover)
             world.share(str(run.checkpoints / "handover.json"))
@@ -149,7 +150,7 @@ def _sides(looks: Looks) -> Ints:
 def _report_unreadable(index: Index, looks: Looks, watcher: Watcher, most: int = 20) -> None:
     bad = np.flatnonzero(~looks.readable).tolist()
     for row in bad[:most]:
-        watcher.warn(f"{index.ids[row]}: {looks.status[row]}")
+        watcher.warn(f"{index.paths[row] or index.ids[row]}: {looks.status[row]}")
     if len(bad) > most:
         watcher.warn(f"… and {len(bad) - most} more that cannot be read; the report names them all.")
 
@@ -235,7 +236,7 @@ def _keeps_probabilities(wish: str, scores: Scores) -> bool:
 def _warn_of_lost_classes(summary: dict[str, Any], watcher: Watcher) -> None:
     for row in summary["classes"]:
         if row["of"] and row["corrupted"] == row["of"]:
-            watcher.warn(f"Class {row['label']!r}: every row was judged corrupted; look at it before you believe it.")
+            watcher.warn(f"Class '{row['label']}': every row was judged corrupted; look at it before you believe it.")
 
 
 # Odds and ends
@@ -247,7 +248,12 @@ def dry_run(settings: ScanSettings, *, watcher: Watcher | None = None) -> dict[s
     world = World.join(settings.device)
     index = sources.read(settings.source)
     sample = np.unique(np.linspace(0, len(index) - 1, min(len(index), 2000)).round().astype(np.int64))
-    looks = pixels.look(index, settings.pixels, watcher or Nobody(), rows=sample, pause=lambda: None)
+    watcher = watcher or Nobody()
+    for note in index.notes:
+        watcher.note(note)
+    looks = pixels.look(index, settings.pixels, watcher, rows=sample, pause=lambda: None)
+    if lost := int((~looks.readable).sum()):
+        watcher.warn(f"{lost:,} of {len(sample):,} images that were looked at cannot be read.")
     classes = len(set(index.labels))
     recipe = plan(
         settings.wishes, rows=len(index), classes=classes, longest_sides=_sides(looks), device=world.device.type

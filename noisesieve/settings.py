@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -141,6 +140,8 @@ def scan_settings(path: str | Path, **options: Any) -> ScanSettings:
         if sorted_options[group].get(name) is not None:
             sorted_options[group][name] = Path(sorted_options[group][name])
     if own.get("output") is not None:
+        if not str(own["output"]):
+            raise UsageError("--output is empty.", "Name a folder, or leave it out.")
         own["output"] = Path(own["output"])
     sorted_options["source"].setdefault("limit_seed", options.get("seed", 0))
     made = {group: kind(**sorted_options[group]) for group, kind in groups.items()}
@@ -162,22 +163,25 @@ def _checked(settings: ScanSettings) -> ScanSettings:
     for option, number, low, high in (
         ("--loop-eps", wishes.loop_eps, 0.0, 1.0),
         ("--sieve-eps", wishes.sieve_eps, 0.0, 1.0),
-        ("--lr", wishes.lr, 0.0, math.inf),
+        ("--lr", wishes.lr, 0.0, 1e38),
+        ("--beta", wishes.beta, -1e-300, 1e6),
     ):
-        if number is not None and not low < number <= high:
-            raise UsageError(f"{option} {number:g}: must be above {low:g} and at most {high:g}.")
-    for option, count, least in (
-        ("--image-size", wishes.image_size, 16),
-        ("--epochs", wishes.epochs, 2),
-        ("--warmup-epochs", wishes.warmup_epochs, 0),
-        ("--ramp-epochs", wishes.ramp_epochs, 0),
-        ("--sieve-start", wishes.sieve_start, 1),
-        ("--batch-size", wishes.batch_size, 2),
-        ("--beta", wishes.beta, 0),
-        ("--limit", settings.source.limit, 2),
-        ("--workers", settings.pixels.workers, 1),
-        ("--seed", wishes.seed, 0),
+        if number is not None and not (isinstance(number, int | float) and low < number <= high):
+            raise UsageError(f"{option} {number}: must be a number above {max(low, 0.0):g}, at most {high:g}.")
+    for option, count, least, most in (
+        ("--image-size", wishes.image_size, 16, 1024),
+        ("--epochs", wishes.epochs, 2, 10**6),
+        ("--warmup-epochs", wishes.warmup_epochs, 0, 10**6),
+        ("--ramp-epochs", wishes.ramp_epochs, 0, 10**6),
+        ("--sieve-start", wishes.sieve_start, 1, 10**6),
+        ("--batch-size", wishes.batch_size, 2, 10**6),
+        ("--limit", settings.source.limit, 2, 10**12),
+        ("--workers", settings.pixels.workers, 1, 1024),
+        ("--max-pixels", settings.pixels.max_pixels, 1, 2**40),
+        ("--cache-budget", settings.pixels.cache_budget, 0, 2**60),
     ):
-        if count is not None and count < least:
-            raise UsageError(f"{option} {count:g}: must be at least {least}.")
+        if count is not None and not (isinstance(count, int) and least <= count <= most):
+            raise UsageError(f"{option} {count}: must be a whole number from {least} to {most}.")
+    if not (isinstance(wishes.seed, int) and 0 <= wishes.seed < 2**63):
+        raise UsageError(f"--seed {wishes.seed}: must be a whole number from 0 to 2**63 - 1.")
     return settings

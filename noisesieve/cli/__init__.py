@@ -11,7 +11,7 @@ from typer.main import get_command
 
 import noisesieve
 from noisesieve.cli import config, scan
-from noisesieve.cli.terminal import error_text
+from noisesieve.cli.terminal import error_text, say
 from noisesieve.errors import NoisesieveError
 
 app = typer.Typer(
@@ -53,18 +53,18 @@ def main() -> None:
     try:
         command = get_command(app)
         config.use_environment(command)
-        command.main(prog_name="noisesieve", default_map=config.read_files(command))
+        asks_only = {"-h", "--help", "--version"} & set(sys.argv)  # a typo in a file must not hide the help
+        defaults = {} if asks_only else config.read_files(command)
+        command.main(prog_name="noisesieve", default_map=defaults)
     except NoisesieveError as error:
         if "--debug" in sys.argv:
             raise
-        print(error_text(error), file=sys.stderr)
+        say(error_text(error))
         sys.exit(error.exit_code)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left: nobody to tell
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        print(f"noisesieve: unexpected {type(error).__name__}: {error}. Run again with --debug.", file=sys.stderr)
+        say(f"noisesieve: unexpected {type(error).__name__}: {error}. Run again with --debug.")
         sys.exit(70)
 
 

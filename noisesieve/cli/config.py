@@ -37,6 +37,10 @@ def read_files(command: Any) -> dict[str, dict[str, Any]]:
         _refuse_unknown(file, own, known_anywhere)
         for name, sub in commands.items():
             specific = found.get(name, {})
+            if not isinstance(specific, dict):
+                raise UsageError(
+                    f"{file}: {name!r} is not a table.", f"Write [{'.'.join((*table, name))}] above its options."
+                )
             _refuse_unknown(file, specific, _options(sub))
             for key, value in {**own, **specific}.items():
                 if (parameter := _options(sub).get(key.replace("-", "_"))) is not None:
@@ -54,7 +58,7 @@ def _table(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
             return {}  # somebody's broken pyproject.toml is not our affair
         raise UsageError(f"{file}: not TOML ({error}).", "Fix it, or remove it.") from error
     for key in keys:
-        found = found.get(key, {})
+        found = found.get(key, {}) if isinstance(found, dict) else {}
     return found if isinstance(found, dict) else {}
 
 

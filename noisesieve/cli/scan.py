@@ -9,7 +9,7 @@ import typer
 
 from noisesieve.cli import options as o
 from noisesieve.cli.stop import StopRequest
-from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console
+from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
 from noisesieve.errors import InputError, Stopped
 from noisesieve.settings import PixelSettings, ScanSettings, scan_settings
 from noisesieve.watch import Watcher
@@ -68,14 +68,17 @@ def scan(
     """
     chosen = {name: value for name, value in context.params.items() if name not in _NOT_SETTINGS}
     settings = scan_settings(data, **chosen, cache_budget=o.size(cache_budget))
+    seconds = o.seconds(max_time)
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     if dry_run:
         _dry_run(settings, watcher, as_json=as_json)
     else:
-        with StopRequest(o.seconds(max_time)) as asked:
+        with StopRequest(seconds) as asked:
             summary = _scan(settings, watcher, asked, as_json=as_json, quiet=quiet)
         if strict and summary.get("unreadable"):
-            raise InputError(f"{summary['unreadable']} images cannot be read (--strict).", "The report names them.")
+            raise InputError(
+                f"Not every image can be read: {summary['unreadable']} cannot (--strict).", "The report names them."
+            )
 
 
 def _scan(
@@ -93,14 +96,15 @@ def _scan(
     finally:
         watcher.finish()
     folder, summary = report.path.parent, report.summary
-    if as_json:
-        print(json.dumps({"run": str(folder), "report": str(report.path), "summary": summary}))
-    elif quiet:
-        print(report.path)
-    else:
-        from noisesieve.cli.summary import print_summary
+    with results():
+        if as_json:
+            print(json.dumps({"run": str(folder), "report": str(report.path), "summary": summary}))
+        elif quiet:
+            print(report.path)
+        else:
+            from noisesieve.cli.summary import print_summary
 
-        print_summary(console(stderr=False), summary, folder)
+            print_summary(console(stderr=False), summary, folder)
     return summary
 
 

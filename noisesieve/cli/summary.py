@@ -43,16 +43,20 @@ def print_summary(out: Console, summary: dict[str, Any], folder: Path) -> None:
 def _asides(summary: dict[str, Any]) -> list[str]:
     lines = []
     if summary["unreadable"]:
-        lines.append(f"{summary['unreadable']:,} images cannot be read; their rows say why (column status).")
+        lines.append(f"{_images(summary['unreadable'])} cannot be read; the column status says why.")
     if summary["undecided"]:
         lines.append(f"{summary['undecided']:,} rows lie on the threshold within rounding.")
     if torn := summary["duplicates"]["with_different_labels"]:
-        lines.append(f"{torn:,} images occur more than once with different labels (summary.json names them).")
+        lines.append(f"{_images(torn)} more than once in the dataset, with different labels (summary.json names them).")
     elif again := summary["duplicates"]["groups"]:
-        lines.append(f"{again:,} images occur more than once.")
+        lines.append(f"{_images(again)} more than once in the dataset.")
     if rare := sum(row["low_evidence"] for row in summary["classes"]):
         lines.append(f"{rare:,} classes have fewer than 10 examples: low evidence.")
     return lines
+
+
+def _images(count: int) -> str:
+    return "1 image" if count == 1 else f"{count:,} images"
 
 
 def _classes(rows: list[dict[str, Any]]) -> Table:

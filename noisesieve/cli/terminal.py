@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from noisesieve.errors import NoisesieveError
+from noisesieve.errors import NoisesieveError, OutputError
 from noisesieve.names import printable
 from noisesieve.watch import Nobody
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 
 def error_text(error: NoisesieveError) -> str:
     """An error as one line: the problem, the place, the next step."""
-    return printable(f"noisesieve: {error}")
+    return f"noisesieve: {error}"
 
 
 def console(*, stderr: bool) -> Console:
@@ -30,11 +32,32 @@ def console(*, stderr: bool) -> Console:
     return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
 
 
+@contextlib.contextmanager
+def results() -> Iterator[None]:
+    """Where results are printed: a reader that leaves early is no error, a disk that is full is one."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered would fail again at exit
+        raise OutputError(
+            f"Standard output cannot be written: {error.strerror}.", "The run folder is complete."
+        ) from error
+
+
+def say(text: str) -> None:
+    """A line on stderr; where that cannot be written, nobody hears it, and the work goes on."""
+    with contextlib.suppress(OSError):
+        print(printable(text), file=sys.stderr, flush=True)
+
+
 class WarningsOnly(Nobody):
     """For -q: what must not be missed, as plain lines."""
 
     def warn(self, text: str) -> None:
-        print(printable(text), file=sys.stderr)
+        say(text)
 
 
 class TerminalWatcher:
@@ -99,4 +122,5 @@ class TerminalWatcher:
     def _print(self, text: str, style: str) -> None:
         from rich.text import Text
 
-        self._console.print(Text(printable(text), style=style), soft_wrap=True)
+        with contextlib.suppress(OSError):  # a full or closed stderr must not end the run
+            self._console.print(Text(printable(text), style=style), soft_wrap=True)

@@ -208,7 +208,8 @@ class Loop:
             state.dropped = state.dropped + (~state.keep).long()
         last, everything = state.epoch == timeline.epochs, torch.arange(self.rows)
         undecided = 0
-        if last or (state.epoch > timeline.epochs - self.recipe.average_epochs and self.recipe.score_pass == "eval"):
+        counts = state.epoch >= timeline.sieve_start and state.epoch > timeline.epochs - self.recipe.average_epochs
+        if last or (counts and self.recipe.score_pass == "eval"):
             probs = self.scorer.score(state, everything)
             state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs
             state.prob_count += 1

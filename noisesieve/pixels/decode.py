@@ -146,5 +146,6 @@ def _letterbox(picture: Image.Image, size: int) -> Pixels8:
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "not an image of a supported format"
-    text = " ".join(str(error).split())[:200]
+    said = error.args[0] if error.args else ""
+    text = " ".join((said.decode("ascii", "replace") if isinstance(said, bytes) else str(error)).split())[:200]
     return f"cannot be decoded: {text or type(error).__name__}"

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from noisesieve.errors import InputError, StateError
-from noisesieve.files import replacing
+from noisesieve.files import replacing, sha256_of
 from noisesieve.report.schema import COLUMNS, HISTORY, KEY, SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -43,7 +43,11 @@ class Report:
     @property
     def summary(self) -> dict[str, Any]:
         """The run's summary.json."""
-        document: dict[str, Any] = json.loads((self.path.parent / "summary.json").read_text(encoding="utf-8"))
+        file = self.path.parent / "summary.json"
+        try:
+            document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(f"{file}: missing or damaged.", "Scan the dataset again with --force.") from error
         return document
 
 
@@ -69,13 +73,18 @@ def read_report(path: str | Path) -> Report:
         file = file / "report.parquet"
     if not file.exists():
         raise InputError(f"{file}: no report there.", "Give a run folder that `noisesieve scan` has finished.")
+    _verify(file)
     try:
         table = pq.ParquetFile(file).read()
     except (pa.ArrowException, OSError) as error:
+        if file.suffix != ".parquet":
+            raise InputError(
+                f"{file}: not a noisesieve report.", "Give a run folder, or its report.parquet."
+            ) from error
         raise StateError(f"{file}: damaged ({error}).", "Scan the dataset again.") from error
     metadata = table.schema.metadata or {}
-    if KEY not in metadata:
-        raise InputError(f"{file}: not a noisesieve report.", "Give a run folder that `noisesieve scan` has finished.")
+    if KEY not in metadata or "row" not in table.column_names or "probabilities" in table.column_names:
+        raise InputError(f"{file}: not a noisesieve report.", "Give a run folder, or its report.parquet.")
     facts = json.loads(metadata[KEY])
     if facts["schema_version"] > SCHEMA_VERSION:
         raise StateError(
@@ -86,3 +95,13 @@ def read_report(path: str | Path) -> Report:
     if missing:
         raise StateError(f"{file}: the column {missing[0]!r} is missing.", "Scan the dataset again.")
     return Report(table, facts, file)
+
+
+def _verify(file: Path) -> None:
+    """Where the report lies in its run folder, its bytes must be those that the run wrote."""
+    try:
+        mark = json.loads((file.parent / "run.json").read_text(encoding="utf-8"))["files"].get(file.name)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # a report on its own, or a run that is not complete
+    if mark is not None and sha256_of(file) != mark:
+        raise StateError(f"{file}: changed since the run wrote it.", "Scan the dataset again with --force.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import shutil
@@ -71,7 +72,7 @@ class RunFolder:
         try:
             document: dict[str, Any] = json.loads(self._json.read_text(encoding="utf-8"))
             mark = document.pop("digest")
-        except (ValueError, KeyError, OSError) as error:
+        except (ValueError, KeyError, OSError, TypeError, AttributeError, RecursionError) as error:
             raise StateError(f"{self._json}: damaged.", "Start anew with --force.") from error
         if digest(document) != mark:
             raise StateError(f"{self._json}: changed since it was written.", "Start anew with --force.")
@@ -82,29 +83,36 @@ class RunFolder:
             )
         return document
 
-    def claim(self, identity: dict[str, Any], index: Index, looks: Looks, *, force: bool) -> bool:
-        """True if this very run is finished already, False if it may begin or resume; refuses another run's folder.
+    def claim(self, identity: dict[str, Any], index: Index, looks: Looks, *, force: bool) -> str:
+        """What this folder is to this run: "finished", to "resume", or "fresh"; another run's is refused.
 
-        Nothing is written or removed here: what comes next may still be refused.
+        Nothing is written or removed here: what comes next may still be refused. With `force` another run, a finished
+        or a damaged one is replaced; an unfinished one of the same kind is still resumed.
         """
+        try:
+            known = self.read()
+        except StateError:
+            if force:
+                return "fresh"
+            raise
+        if known is not None and known["identity"] == identity and not known["complete"]:
+            return "resume"
         if force:
-            return False
-        known = self.read()
+            return "fresh"
         if known is None:
             self._refuse_strangers()
-        elif known["identity"] != identity:
+            return "fresh"
+        if known["identity"] != identity:
             raise StateError(
                 f"{self.folder}: holds a run with {self._differences(known, identity, index, looks)}.",
                 "Choose another folder with -o, or replace that run with --force.",
             )
-        elif known["complete"]:
-            self._verify(known)
-            return True
-        return False
+        self._verify(known)
+        return "finished"
 
-    def begin(self, identity: dict[str, Any], index: Index, looks: Looks, *, force: bool, **facts: Any) -> None:
+    def begin(self, identity: dict[str, Any], index: Index, looks: Looks, *, fresh: bool, **facts: Any) -> None:
         """Make the folder this run's: from now on the same command resumes it."""
-        if force:
+        if fresh:
             for old in self.checkpoints.glob("*.ckpt"):
                 old.unlink(missing_ok=True)
         self._write_rows(index, looks)
@@ -167,11 +175,11 @@ class RunFolder:
         return "; ".join(found)
 
     def _data_differences(self, index: Index, looks: Looks) -> str:
+        old = None
         for file in (self.folder / "report.parquet", self.checkpoints / "rows.parquet"):
-            if file.exists():
-                old = pq.read_table(file, columns=["id", "label", "sha256"]).to_pydict()
-                break
-        else:
+            with contextlib.suppress(OSError, pa.ArrowException):  # gone or damaged: then without details
+                old = old or pq.read_table(file, columns=["id", "label", "sha256"]).to_pydict()
+        if old is None:
             return "the dataset changed"
         before = dict(zip(old["id"], zip(old["label"], old["sha256"], strict=True), strict=True))
         now = dict(zip(index.ids, zip(index.labels, looks.sha256, strict=True), strict=True))

@@ -28,7 +28,7 @@ def read(settings: SourceSettings) -> Index:
     if settings.split is not None:
         index = _one_split(index, settings.split)
     if len(index) == 0:
-        raise InputError(f"{settings.path}: no images.", "Point at a folder with one sub-folder a class, or a table.")
+        raise InputError(f"{settings.path}: the table has no rows.", "List an image a row, with its label.")
     if settings.limit is not None:
         index = index.take(stratified(index.labels, settings.limit, seed=settings.limit_seed))
     if len(set(index.labels)) < 2:

@@ -41,7 +41,7 @@ def _read(file: Path, separator: str) -> Table:
     try:
         with file.open(encoding="utf-8-sig", newline="") as lines:
             reader = csv.reader(lines, delimiter=separator, strict=True)
-            header = next(reader, [])
+            header = next((cells for cells in reader if cells), [])
             begin = reader.line_num + 1
             for cells in reader:
                 if cells and len(cells) != len(header):

@@ -36,10 +36,13 @@ def read(settings: SourceSettings) -> Index:
             for label in walk.folders(root / split)
             for path in walk.images(root / split / label)
         ]
+        for beside in set(classes) - set(splits):
+            walk.images(root / beside)  # none, but the notes should name it
     else:
         found = [_Found(label, path, None) for label in classes for path in walk.images(root / label)]
     if not found:
         raise InputError(f"{root}: no images in class folders.", _no_images_hint(root))
+    walk.find_strays(root, [root / split for split in splits])
     paths = [escape_name(row.path) for row in found]
     files = [os.path.join(root, row.path) for row in found]
     return Index(
@@ -77,6 +80,7 @@ class _Walk:
         self.linked: dict[str, None] = {}
         self.runs: dict[str, None] = {}
         self.others: dict[str, None] = {}
+        self.strays: dict[str, None] = {}
 
     def folders(self, folder: Path) -> list[str]:
         """Sub-folders that may be classes, in natural order."""
@@ -103,6 +107,13 @@ class _Walk:
             self._remember(self.empty, folder)
         return sorted(found, key=lambda path: tuple(natural_key(part) for part in path.split(os.sep)))
 
+    def find_strays(self, root: Path, splits: list[Path]) -> None:
+        """Images that lie in no class folder."""
+        for folder in (root, *splits):
+            for entry in self._entries(folder):
+                if os.path.splitext(entry.name)[1].lower() in IMAGE_EXTENSIONS and not _is_dir(entry):
+                    self._remember(self.strays, entry.path)
+
     def notes(self) -> list[str]:
         """What was skipped, one sentence each."""
         lines = (
@@ -111,6 +122,7 @@ class _Walk:
             ("links to folders of this dataset, skipped", self.linked),
             ("results of noisesieve, skipped", self.runs),
             ("files without an image's extension, skipped", self.others),
+            ("images in no class folder, skipped", self.strays),
         )
         return [f"{what}: {_some(list(names))}" for what, names in lines if names]
 
@@ -163,7 +175,8 @@ def _splits(walk: _Walk, root: Path, names: list[str]) -> list[str]:
     largest = max(classes, key=len)
     alike = bool(largest) and all(found and len(found & largest) * 2 >= len(largest) for found in classes)
     beside = [name for name in names if name not in splits]
-    return splits if alike and not any(walk.images(root / name) for name in beside) else []
+    # A walk of its own: the dataset's must not think it has seen these folders.
+    return splits if alike and not any(_Walk(root).images(root / name) for name in beside) else []
 
 
 def _refuse_table_options(settings: SourceSettings) -> None:

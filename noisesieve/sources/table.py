@@ -136,9 +136,12 @@ def _texts(table: Table, column: str, settings: SourceSettings, *, empty: bool =
     """A column as strings, exactly as written; a missing value is an error unless `empty`."""
     values = table.columns[column]
     if pa.types.is_floating(values.type) and column == settings.label_column:
-        raise InputError(
-            f"{settings.path}: column {column!r} holds fractions, not labels.", "Name another with --label-column."
-        )
+        try:
+            values = values.cast(pa.int64())  # 3.0, as tables with gaps become: the label is 3
+        except pa.ArrowInvalid as error:
+            raise InputError(
+                f"{settings.path}: column {column!r} holds fractions, not labels.", "Name another with --label-column."
+            ) from error
     try:
         texts: list[str | None] = values.cast(pa.string()).to_pylist()
     except (pa.ArrowException, UnicodeDecodeError) as error:
@@ -166,10 +169,9 @@ def _refuse_outside(paths: list[str], table: Table, settings: SourceSettings) ->
 
 
 def _leads_out(path: str) -> bool:
-    if ".." not in path and path[:1] not in ("/", "\\") and path[1:2] != ":":
-        return False
-    inside = os.path.normpath(path)
-    return os.path.isabs(path) or path[1:2] == ":" or inside == ".." or inside.startswith(".." + os.sep)
+    inside = os.path.normpath(path) if ".." in path else path
+    drive = os.path.splitdrive(path)[0]  # empty where the system has no drives
+    return os.path.isabs(path) or bool(drive) or inside == ".." or inside.startswith(".." + os.sep)
 
 
 def _ids(table: Table, settings: SourceSettings, paths: list[str | None], used: set[str]) -> list[str]:

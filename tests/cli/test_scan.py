@@ -17,6 +17,7 @@ import pytest
 from referencing import Registry, Resource
 
 import noisesieve as ns
+from noisesieve.errors import StateError
 from tests.conftest import QUICK, QUICK_OPTIONS, REPOSITORY, SAMPLE, Run, paint
 
 SCHEMAS = REPOSITORY / "noisesieve/report/schemas"
@@ -76,12 +77,37 @@ def test_a_scan_prints_its_findings_and_writes_the_run_folder(noisesieve: Run, c
     strict = noisesieve("scan", colours, *QUICK, "--strict", "-q")
     assert strict.returncode == 3
     assert strict.stdout.strip() == "noisesieve-runs/colours/report.parquet"
-    assert "1 images cannot be read" in strict.stderr
+    assert "Not every image can be read: 1 cannot" in strict.stderr
 
     tampered = bytearray((run / "report.parquet").read_bytes())
     tampered[len(tampered) // 2] ^= 1
     (run / "report.parquet").write_bytes(tampered)
     assert noisesieve("scan", colours, *QUICK).returncode == 5
+    with pytest.raises(StateError, match="changed since the run wrote it"):
+        ns.read_report(run)
+    (run / "run.json").write_text("[]")
+    damaged = noisesieve("scan", colours, *QUICK)
+    assert damaged.returncode == 5
+    assert "damaged" in damaged.stderr
+
+
+def test_a_reader_that_leaves_and_streams_that_are_full(colours: Path, tmp_path: Path) -> None:
+    def exit_code(redirection: str) -> int:
+        command = f"{sys.executable} -m noisesieve scan {colours} -o {tmp_path / 'run'} {' '.join(QUICK)} {redirection}"
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        command = f"set -o pipefail; {command}"
+        return subprocess.run(["bash", "-c", command], env=environment, timeout=120, check=False).returncode
+
+    assert exit_code("2>/dev/full >/dev/null") == 0
+    assert exit_code("2>/dev/null | head -1 >/dev/null") == 0
+    assert exit_code("2>/dev/null >/dev/full") == 4
+
+
+def test_a_forced_run_that_was_stopped_resumes(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
+    options = ("scan", colours, *LONG, "--no-flip", "-o", tmp_path / "run", "--force")
+    assert noisesieve(*options, "--epochs", "3000", "--max-time", "7s").returncode == 143
+    again = noisesieve(*options, "--epochs", "3000", "--max-time", "5s")
+    assert "Resuming in epoch" in again.stderr
 
 
 def test_unreadable_rows_change_no_other_score(colours: Path, tmp_path: Path) -> None:
@@ -140,6 +166,11 @@ def test_a_table_is_scanned_with_its_columns(noisesieve: Run, colours: Path, tmp
         (["DATA", "-o", "DATA/red/0.png/run"], 4, ""),
         (["DATA", "--split", "train"], 2, "no splits"),
         (["DATA", "--bogus"], 2, "--bogus"),
+        (["DATA", "--seed", "99999999999999999999"], 2, "--seed"),
+        (["DATA", "--image-size", "100000"], 2, "--image-size"),
+        (["DATA", "--beta", "nan"], 2, "--beta"),
+        (["DATA", "--max-pixels", "0"], 2, "--max-pixels"),
+        (["DATA", "--trusted-column", "x"], 2, "--trusted-column is for tables"),
     ],
 )
 def test_what_cannot_be_done_is_refused_in_a_line(
@@ -212,7 +243,9 @@ def test_options_come_from_flag_then_environment_then_file(noisesieve: Run, colo
     found = json.loads(done.stdout)
     validate(found, "dry_run")
     assert (found["recipe"]["epochs"], found["recipe"]["batch_size"], found["recipe"]["lr"]) == (9, 24, 0.4)
+    (home / "pyproject.toml").write_text("tool = 3\n")
     (home / "noisesieve.toml").write_text("epohcs = 9\n")
+    assert noisesieve("scan", "--help").returncode == 0
     wrong = noisesieve("scan", colours, "--dry-run")
     assert wrong.returncode == 2
     assert "epohcs" in wrong.stderr

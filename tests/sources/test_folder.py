@@ -67,6 +67,17 @@ def test_folders_without_images_beside_splits_do_no_harm(tmp_path: Path) -> None
     assert "docs" in "".join(found.notes)
 
 
+def test_classes_beside_folders_named_like_splits_lose_nothing(tmp_path: Path) -> None:
+    paths = ("train/a/1.png", "train/b/1.png", "test/a/1.png", "test/b/1.png", "cat/1.png", "dog/1.png")
+    for path in paths:
+        paint(tmp_path / "data" / path, (1, 2, 3))
+    paint(tmp_path / "data/stray.png", (1, 2, 3))
+    found = index(tmp_path / "data")
+    assert sorted(found.ids) == sorted(paths)
+    assert set(found.labels) == {"train", "test", "cat", "dog"}
+    assert "stray.png" in "".join(found.notes)
+
+
 def test_options_of_tables_are_refused_for_a_folder(pets: Path) -> None:
     with pytest.raises(UsageError, match="--trusted-column is for tables"):
         index(pets, trusted_column="ok")

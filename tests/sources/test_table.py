@@ -58,7 +58,7 @@ def test_other_columns_are_carried_and_lines_survive_quoted_newlines(tmp_path: P
         ("path,label\n1.png,cat\n2.png,dog\n3.png,cat|dog\n", "a.csv:4.*multi-label"),
         ("path,label\n1.png,\"['cat', 'dog']\"\n2.png,dog\n", "multi-label"),
         ("path,label,xmin,ymin,xmax,ymax\n1.png,a,0,0,1,1\n", "detection"),
-        ("path,label\n", "no images"),
+        ("path,label\n", "no rows"),
         ("path,label\n1.png,a\n2.png,a\n", "two classes"),
         ("", "no column"),
     ],
@@ -77,6 +77,12 @@ def test_a_table_that_is_not_utf_8_is_refused_by_line(tmp_path: Path) -> None:
 def test_paths_outside_are_taken_when_allowed(tmp_path: Path) -> None:
     file = table(tmp_path / "a.csv", "path,label\n../1.png,a\n2.png,b\n")
     assert index(file, allow_outside=True).paths == ["../1.png", "2.png"]
+
+
+def test_odd_but_legal_tables_are_read(tmp_path: Path) -> None:
+    assert index(table(tmp_path / "a.csv", "\n\npath,label\na:b.png,x\n..b.png,y\n")).paths == ["a:b.png", "..b.png"]
+    pq.write_table(pa.table({"path": ["a", "b"], "label": [3.0, 4.0]}), tmp_path / "a.parquet")
+    assert index(tmp_path / "a.parquet").labels == ["3", "4"]
 
 
 def test_semicolons_and_tabs_separate_too(tmp_path: Path) -> None:
