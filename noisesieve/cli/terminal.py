@@ -27,9 +27,13 @@ def console(*, stderr: bool) -> Console:
     """A console that takes no text for markup. NO_COLOR and dumb terminals are rich's own business."""
     from rich.console import Console
 
+    class PatientConsole(Console):
+        def on_broken_pipe(self) -> None:  # rich would exit with 1, which says that a gate failed
+            raise BrokenPipeError
+
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else 100
-    return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
+    return PatientConsole(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
 
 
 @contextlib.contextmanager
