@@ -18,6 +18,7 @@ from noisesieve.learn import warmup
 from noisesieve.learn.augment import pad_crop, random_flip
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.feed import Feed, make_deterministic
+from noisesieve.learn.journal import Journal
 from noisesieve.learn.lesson import Lesson, generator, shuffled_batches
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.schedule import Timeline
@@ -61,8 +62,8 @@ class Loop:
         if len(self.held_out) == 0:  # nobody to ask: the full warm-up, and no flips unless asked for
             self.state.warmup = recipe.warmup_epochs
             self.state.flip = bool(recipe.flip)
+        self.journal = Journal(watcher)
         self.resume_point: tuple[dict[str, Tensor], dict[str, Any]] | None = None
-        self.seconds = {"train": 0.0, "score": 0.0}
         self.saved_at = time.monotonic()
 
     @property
@@ -80,8 +81,12 @@ class Loop:
         self.watcher.stage("training", self.timeline.epochs * self.rows)
         self.watcher.advance((state.epoch - 1) * self.rows)
         while state.epoch <= self.timeline.epochs:
-            self.train_epoch()
-            self.score_epoch()
+            with self.journal.timed("train"):
+                self.train_epoch()
+            with self.journal.timed("score"):
+                kept, flagged, undecided = self.score_epoch()
+            steps = len(self.epoch_batches())
+            self.journal.record(state, self.timeline, steps=steps, kept=kept, flagged=flagged, undecided=undecided)
             state.epoch, state.step, state.epoch_facts = state.epoch + 1, 0, {}
             self.save()
         self.watcher.finish()
@@ -114,19 +119,17 @@ class Loop:
         """The steps of this epoch that are still to do."""
         state = self.state
         batches = self.epoch_batches()
-        start = time.monotonic()
         state.epoch_facts = state.epoch_facts or {"loss": 0.0, "kept": 0, "skipped": 0}
         state.model.train()
         todo = [self.batch_rows(batch) for batch in batches[state.step :]]
         for images, (kept, mine) in zip(self.feed.batches([mine for _, mine in todo]), todo, strict=True):
             stopping, saving = self.train_step(images, mine, kept, len(batches))
             state.step += 1
-            self.show(len(batches[state.step - 1]))
+            self.journal.show(state, self.timeline, len(batches[state.step - 1]))
             if stopping:
                 self.halt()
             if saving:
                 self.save()
-        self.seconds["train"] += time.monotonic() - start
         self.world.mean_(state.norm_buffers())
         if state.epoch_facts["skipped"] > SKIPPED_SHARE * len(batches):
             skipped = int(state.epoch_facts["skipped"])
@@ -196,9 +199,12 @@ class Loop:
 
     # Between epochs: what the warm-up's held-out rows say; later the scores of all rows, and the sieve.
 
-    def score_epoch(self) -> None:
-        """Close the epoch. Asked to stop on the way, a run resumes from before it."""
-        state, start = self.state, time.monotonic()
+    def score_epoch(self) -> tuple[int, int, int]:
+        """Close the epoch: how many rows it kept, how many are flagged now, how many lie on the edge.
+
+        Asked to stop on the way, a run resumes from before it.
+        """
+        state = self.state
         self.resume_point = state.to_checkpoint()
         if self.timeline.phase(state.epoch) == "warm-up":
             self.watch_warmup()
@@ -221,8 +227,7 @@ class Loop:
         if state.pending is not None and not last:
             self.sieve(state.pending)
         state.pending, self.resume_point = None, None
-        self.seconds["score"] += time.monotonic() - start
-        self.record(kept, flagged, undecided)
+        return kept, flagged, undecided
 
     def margins_of(self, probs: Tensor, rows: Tensor) -> Tensor:
         """All that the loop needs of the probabilities: (B,) instead of (B, K)."""
@@ -273,42 +278,7 @@ class Loop:
             state.warmup = state.epoch
             state.flip = bool(state.flip)  # never tried, never found harmless
 
-    # Progress, history, checkpoints.
-
-    def record(self, kept: int, flagged: int, undecided: int) -> None:
-        """One row of history.parquet."""
-        state, timeline, facts, steps = self.state, self.timeline, self.state.epoch_facts, len(self.epoch_batches())
-        row = {
-            "epoch": state.epoch,
-            "phase": timeline.phase(state.epoch),
-            "beta": timeline.beta(state.epoch),
-            "learning_rate": timeline.learning_rate(state.epoch, (steps - 1) / steps),
-            "train_loss": facts["loss"] / facts["kept"] if facts["kept"] else None,
-            "kept": kept,
-            "flagged": flagged,
-            "undecided": undecided,
-            "steps": steps,
-            "skipped_steps": int(facts["skipped"]),
-            "train_seconds": self.seconds["train"],
-            "score_seconds": self.seconds["score"],
-            "images_per_second": facts["kept"] / max(1e-9, self.seconds["train"]),
-        }
-        state.history = [*state.history, row]
-        self.seconds = {"train": 0.0, "score": 0.0}
-
-    def show(self, images: int) -> None:
-        """Tell the watcher where training stands."""
-        state, timeline, kept = self.state, self.timeline, int(self.state.keep.sum())
-        self.watcher.advance(
-            images,
-            total=timeline.epochs * self.rows,
-            phase=timeline.phase(state.epoch),
-            epoch=state.epoch,
-            epochs=timeline.epochs,
-            beta=timeline.beta(state.epoch),
-            kept=kept,
-            flagged=self.rows - kept,
-        )
+    # Checkpoints.
 
     def save(self) -> None:
         """Write a checkpoint, on rank 0; BatchNorm's statistics are then the same on all."""
