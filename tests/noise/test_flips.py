@@ -47,11 +47,10 @@ def test_instance_flips_follow_the_truncated_mean_and_depend_on_the_image() -> N
     noisy = instance(images, labels, K, rate=0.2, rng=np.random.default_rng(0))
     expected = truncated_mean(0.2)
     assert abs((noisy != labels).mean() - expected) <= bound(expected, 5000)
-    same = instance(
-        np.repeat(images[:1], 5000, axis=0) + images * 0, labels * 0, K, rate=0.9, rng=np.random.default_rng(0)
-    )
+    alike = np.repeat(images[:1], 5000, axis=0)
+    same = instance(alike, np.zeros_like(labels), K, rate=0.9, rng=np.random.default_rng(0))
     targets = np.bincount(same[same != 0], minlength=K)
-    assert (targets > 0).sum() < K - 1 or targets.max() > 2 * targets[1:].mean()  # one image, one preference
+    assert targets.max() > 2 * targets[1:].mean()  # one image, one preference: not every class alike
 
 
 @pytest.mark.parametrize("plant", [symmetric, asymmetric])
