@@ -12,9 +12,8 @@ Row i is the same image at every stage. An image that cannot be read keeps its r
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,18 @@ import numpy as np
 import torch
 
 from noisesieve import __version__, pixels, report, sources
-from noisesieve.errors import InputError, Stopped, UsageError
+from noisesieve.dataset import Dataset, prepare, sides
+from noisesieve.errors import Stopped, UsageError
 from noisesieve.files import digest, locked, write_json
 from noisesieve.learn.backbones import BACKBONES
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.model import save_model, weight_bytes
-from noisesieve.learn.plan import describe, estimate, image_size, plan
+from noisesieve.learn.plan import describe, estimate, plan
 from noisesieve.learn.state import State
 from noisesieve.learn.world import World, device_problem
-from noisesieve.names import natural_key
-from noisesieve.records import Index, Ints, Looks, Scores
+from noisesieve.records import Index, Scores
 from noisesieve.settings import Recipe, ScanSettings
 from noisesieve.sieve.judge import judge
 from noisesieve.watch import Nobody, Watcher
@@ -42,38 +41,55 @@ MOST_PROBABILITIES = 10**8  # N * K up to which probabilities.parquet is written
 Stop = Callable[[], Stopped | None]
 
 
-def scan(settings: ScanSettings, *, watcher: Watcher | None = None, stop: Stop = lambda: None) -> report.Report:
-    """Scan a dataset into its run folder and return the report. Under torchrun every rank calls this."""
-    _refuse_nonsense(settings)
+def scan(
+    settings: ScanSettings,
+    *,
+    watcher: Watcher | None = None,
+    stop: Stop = lambda: None,
+    change: Callable[[Index], Index] = lambda index: index,
+) -> report.Report:
+    """Scan a dataset into its run folder and return the report. Under torchrun every rank calls this.
+
+    `change` may give the index other labels before anything is learnt: `evaluate --plant` does.
+    """
+    refuse_nonsense(settings)
     world = World.join(settings.device)
     try:
         if world.leads:
-            return _lead(settings, world, watcher or Nobody(), stop)
+            return _lead(settings, world, watcher or Nobody(), stop, change)
         return _follow(world, stop)
     finally:
         world.leave()
 
 
-def _lead(settings: ScanSettings, world: World, watcher: Watcher, stop: Stop) -> report.Report:
+def _lead(
+    settings: ScanSettings, world: World, watcher: Watcher, stop: Stop, change: Callable[[Index], Index]
+) -> report.Report:
     """Every stage, in order."""
     shared = False
     try:
-        index = sources.read(settings.source)
+        index = change(sources.read(settings.source))
         folder = report.output_folder(settings.output, index, watcher)
         with locked(folder):
             for note in index.notes:
                 watcher.note(note)
-            looks = pixels.look(index, settings.pixels, watcher, pause=_pause(stop))
+            looks = pixels.look(index, settings.pixels, watcher, pause=pause_of(stop))
             run = report.RunFolder(folder)
             identity = {**settings.identity(), "fingerprint": report.fingerprint(index, looks)}
             claim = run.claim(identity, index, looks, force=settings.force)
             if claim == "finished":
                 watcher.note("This run is finished already: same settings, same data.")
                 return report.read_report(folder)
-            dataset = _decode(index, looks, settings, world, watcher, stop)
+            dataset = prepare(
+                index, looks, settings, world, watcher, pause_of(stop), scratch=run.checkpoints / "pixels"
+            )
             run.require_room(_bytes_needed(dataset))
             watcher.note(f"{settings.wishes.preset}: {describe(dataset.recipe, world)}")
-            facts = {"recipe": asdict(dataset.recipe), "version": __version__}
+            facts = {
+                "recipe": asdict(dataset.recipe),
+                "version": __version__,
+                "location": {name: str(path.resolve()) for name, path in settings.source.location().items()},
+            }
             run.begin(identity, index, looks, fresh=claim == "fresh", **facts)
             handover = _handover(dataset, folder, identity)
             write_json(run.checkpoints / "handover.json", handover)
@@ -90,69 +106,9 @@ def _lead(settings: ScanSettings, world: World, watcher: Watcher, stop: Stop) ->
 
 def _follow(world: World, stop: Stop) -> report.Report:
     """What ranks other than the first do: train on what rank 0 hands over, in a folder that all of them see."""
-    if file := world.share("", _pause(stop)):
+    if file := world.share("", pause_of(stop)):
         _learn(json.loads(Path(file).read_text(encoding="utf-8")), world, Nobody(), stop)
     raise Stopped("", exit_code=0)
-
-
-# DECODE
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """The readable rows, ready to learn from."""
-
-    index: Index
-    decoded: pixels.Decoded
-    classes: list[str]  # those that occur in readable rows, in natural order
-    codes: Ints  # (N,) labels of the readable rows as numbers
-    recipe: Recipe
-
-    @property
-    def trusted(self) -> Any:
-        trusted = self.index.trusted
-        return np.zeros(len(self.codes), dtype=np.bool_) if trusted is None else trusted[self.decoded.rows]
-
-
-def _decode(index: Index, looks: Looks, settings: ScanSettings, world: World, watcher: Watcher, stop: Stop) -> Dataset:
-    """Decode at the size that suits the readable images. Unreadable ones must not even sway that choice."""
-    device = world.device.type
-    scratch = report.output_folder(settings.output, index, Nobody()) / "checkpoint" / "pixels"
-    size = image_size(settings.wishes, longest_sides=_sides(looks), device=device)
-    while True:
-        decoded = pixels.decode(index, looks, settings.pixels, watcher, size=size, scratch=scratch, pause=_pause(stop))
-        wanted = image_size(settings.wishes, longest_sides=_sides(decoded.looks), device=device)
-        if wanted == size:
-            break
-        size = wanted
-    _report_unreadable(index, decoded.looks, watcher)
-    labels = [index.labels[i] for i in decoded.rows.tolist()]
-    classes = sorted(set(labels), key=natural_key)
-    if len(classes) < 2:
-        shutil.rmtree(scratch, ignore_errors=True)
-        raise InputError(
-            f"{index.root}: {len(labels)} of {len(index)} images can be read, in {len(classes)} classes.",
-            "A sieve needs two classes at least. Is --root right?",
-        )
-    if decoded.reused:
-        watcher.note(f"Pixels at {size} px were in the cache.")
-    recipe = plan(
-        settings.wishes, rows=len(labels), classes=len(classes), longest_sides=_sides(decoded.looks), device=device
-    )
-    return Dataset(index, decoded, classes, report.class_codes(labels, classes), recipe)
-
-
-def _sides(looks: Looks) -> Ints:
-    """The longer side of every readable picture."""
-    return np.maximum(looks.width, looks.height)[looks.readable]
-
-
-def _report_unreadable(index: Index, looks: Looks, watcher: Watcher, most: int = 20) -> None:
-    bad = np.flatnonzero(~looks.readable).tolist()
-    for row in bad[:most]:
-        watcher.warn(f"{index.paths[row] or index.ids[row]}: {looks.status[row]}")
-    if len(bad) > most:
-        watcher.warn(f"… and {len(bad) - most} more that cannot be read; the report names them all.")
 
 
 # TRAIN
@@ -244,7 +200,7 @@ def _warn_of_lost_classes(summary: dict[str, Any], watcher: Watcher) -> None:
 
 def dry_run(settings: ScanSettings, *, watcher: Watcher | None = None) -> dict[str, Any]:
     """What `scan` would choose here and what it would cost; reads headers of up to 2,000 images, trains nothing."""
-    _refuse_nonsense(settings)
+    refuse_nonsense(settings)
     world = World.join(settings.device)
     index = sources.read(settings.source)
     sample = np.unique(np.linspace(0, len(index) - 1, min(len(index), 2000)).round().astype(np.int64))
@@ -256,7 +212,7 @@ def dry_run(settings: ScanSettings, *, watcher: Watcher | None = None) -> dict[s
         watcher.warn(f"{lost:,} of {len(sample):,} images that were looked at cannot be read.")
     classes = len(set(index.labels))
     recipe = plan(
-        settings.wishes, rows=len(index), classes=classes, longest_sides=_sides(looks), device=world.device.type
+        settings.wishes, rows=len(index), classes=classes, longest_sides=sides(looks), device=world.device.type
     )
     cost = estimate(recipe, rows=len(index), classes=classes, device=world.device)
     return {
@@ -272,7 +228,7 @@ def dry_run(settings: ScanSettings, *, watcher: Watcher | None = None) -> dict[s
     }
 
 
-def _refuse_nonsense(settings: ScanSettings) -> None:
+def refuse_nonsense(settings: ScanSettings) -> None:
     """Refuse before anything is read or written what no dataset could make right."""
     if problem := device_problem(settings.device):
         raise UsageError(problem, "Leave --device out, or choose cpu.")
@@ -280,7 +236,7 @@ def _refuse_nonsense(settings: ScanSettings) -> None:
         raise UsageError(f"--backbone {settings.wishes.backbone}: unknown.", f"There are: {', '.join(BACKBONES)}.")
 
 
-def _pause(stop: Stop) -> Callable[[], None]:
+def pause_of(stop: Stop) -> Callable[[], None]:
     def pause() -> None:
         if (asked := stop()) is not None:
             raise asked

@@ -12,6 +12,7 @@ PRESETS = ("auto", "cifar", "clothing1m")
 SCORE_PASSES = ("eval", "train")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PROBABILITIES = ("auto", "all", "none")
+NOISES = ("symmetric", "asymmetric", "instance")
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,10 @@ class SourceSettings:
     limit: int | None = None
     limit_seed: int = 0
     allow_outside: bool = False
+
+    def location(self) -> dict[str, Path]:
+        """Where the dataset lies, so that a later command finds it again."""
+        return {"path": self.path, **({"root": self.root} if self.root is not None else {})}
 
     def identity(self) -> dict[str, Any]:
         """What of this changes results: not where the dataset lies."""
@@ -120,6 +125,35 @@ class ScanSettings:
             "wishes": asdict(self.wishes),
             "probabilities": self.probabilities,
         }
+
+
+@dataclass(frozen=True)
+class InjectSettings:
+    """One `noisesieve inject`."""
+
+    source: SourceSettings
+    output: Path
+    noise: str
+    rate: float
+    seed: int = 0
+    pixels: PixelSettings = field(default_factory=PixelSettings)
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.noise not in NOISES:
+            raise UsageError(f"--noise {self.noise}: unknown.", f"Choose {', '.join(NOISES)}.")
+        if not 0 < self.rate < 1:
+            raise UsageError(f"--rate {self.rate:g}: must lie between 0 and 1.", "Write 0.2, or 20%.")
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """One `noisesieve bench`."""
+
+    scan: ScanSettings
+    methods: tuple[str, ...] = ()  # empty: all
+    truth: Path | None = None
+    truth_column: str | None = None
 
 
 def scan_settings(path: str | Path, **options: Any) -> ScanSettings:

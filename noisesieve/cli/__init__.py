@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 import noisesieve
-from noisesieve.cli import config, scan
+from noisesieve.cli import bench, config, evaluate, inject, scan
 from noisesieve.cli.terminal import error_text, say
 from noisesieve.errors import NoisesieveError
 
@@ -41,6 +41,9 @@ def top(
 
 
 app.command("scan", no_args_is_help=True)(scan.scan)
+app.command("inject", no_args_is_help=True)(inject.inject)
+app.command("evaluate", no_args_is_help=True)(evaluate.evaluate)
+app.command("bench", no_args_is_help=True)(bench.bench)
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 
-def _option(text: str, *names: str) -> Any:
+def option(text: str, *names: str) -> Any:
     """An option whose default is not worth showing: it is chosen from the data, or none."""
     return typer.Option(*names, help=text, show_default=False)
 
@@ -17,53 +17,56 @@ def _option(text: str, *names: str) -> Any:
 Data = Annotated[
     Path, typer.Argument(help="An image folder, or a .csv, .tsv, .jsonl or .parquet table.", metavar="DATA")
 ]
-Root = Annotated[Path | None, _option("Folder that a table's paths start from; else the table's own.")]
+Root = Annotated[Path | None, option("Folder that a table's paths start from; else the table's own.")]
 PathColumn = Annotated[str, typer.Option(help="Column with the image paths.")]
 LabelColumn = Annotated[str, typer.Option(help="Column with the given labels.")]
-ImageColumn = Annotated[str | None, _option("Column with embedded images; else `image`.")]
-IdColumn = Annotated[str | None, _option("Column with unique ids; else the path is the id.")]
-Split = Annotated[str | None, _option("Take one split only, such as train.")]
-Limit = Annotated[int | None, _option("Take a stratified part of this many rows.")]
-AllowOutside = Annotated[bool, _option("Accept ../ and absolute paths in a table.", "--allow-outside")]
-TrustedColumn = Annotated[str | None, _option("Column that marks rows known to be right: never sieved out.")]
+ImageColumn = Annotated[str | None, option("Column with embedded images; else `image`.")]
+IdColumn = Annotated[str | None, option("Column with unique ids; else the path is the id.")]
+Split = Annotated[str | None, option("Take one split only, such as train.")]
+Limit = Annotated[int | None, option("Take a stratified part of this many rows.")]
+AllowOutside = Annotated[bool, option("Accept ../ and absolute paths in a table.", "--allow-outside")]
+TrustedColumn = Annotated[str | None, option("Column that marks rows known to be right: never sieved out.")]
 
 # Training; what is not given is chosen from device, image size and number of rows
 Preset = Annotated[str, typer.Option(help="auto, cifar or clothing1m.")]
-Backbone = Annotated[str | None, _option("resnet8, 20, 32, 56, 18, 34, 50, 101 or 152.")]
-ImageSize = Annotated[int | None, _option("Side of the training images in pixels.")]
-Epochs = Annotated[int | None, _option("Epochs, at most.")]
-WarmupEpochs = Annotated[
-    int | None, _option("Epochs of plain cross-entropy; else until held-out agreement levels off.")
-]
-RampEpochs = Annotated[int | None, _option("Epochs over which beta rises.")]
-SieveStart = Annotated[int | None, _option("First epoch that trains on sieved rows.")]
-Beta = Annotated[float | None, _option("Weight of the confidence regularizer.")]
-BatchSize = Annotated[int | None, _option("Batch size, over all processes.")]
-LearningRate = Annotated[float | None, _option("Learning rate.")]
-Flip = Annotated[bool | None, _option("Mirror images; else tried on held-out rows.", "--flip/--no-flip")]
-LoopEps = Annotated[float | None, _option("Log floor of the sieve inside the loop.")]
-SieveEps = Annotated[float | None, _option("Log floor of the verdict, up to 1; larger flags more.")]
+Backbone = Annotated[str | None, option("resnet8, 20, 32, 56, 18, 34, 50, 101 or 152.")]
+ImageSize = Annotated[int | None, option("Side of the training images in pixels.")]
+Epochs = Annotated[int | None, option("Epochs, at most.")]
+WarmupEpochs = Annotated[int | None, option("Epochs of plain cross-entropy; else until held-out agreement levels off.")]
+RampEpochs = Annotated[int | None, option("Epochs over which beta rises.")]
+SieveStart = Annotated[int | None, option("First epoch that trains on sieved rows.")]
+Beta = Annotated[float | None, option("Weight of the confidence regularizer.")]
+BatchSize = Annotated[int | None, option("Batch size, over all processes.")]
+LearningRate = Annotated[float | None, option("Learning rate.")]
+Flip = Annotated[bool | None, option("Mirror images; else tried on held-out rows.", "--flip/--no-flip")]
+LoopEps = Annotated[float | None, option("Log floor of the sieve inside the loop.")]
+SieveEps = Annotated[float | None, option("Log floor of the verdict, up to 1; larger flags more.")]
 ScorePass = Annotated[str, typer.Option(help="eval, or train: score the augmented training batch.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 
 # The run
-Output = Annotated[Path | None, _option("Run folder; else noisesieve-runs/<name>.", "--output", "-o")]
+Output = Annotated[Path | None, option("Run folder; else noisesieve-runs/<name>.", "--output", "-o")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps.")]
-Workers = Annotated[int | None, _option("Decoding processes; else one a core.")]
-CacheDir = Annotated[Path | None, _option("Where decoded pixels are kept; else the user's cache folder.")]
+Workers = Annotated[int | None, option("Decoding processes; else one a core.")]
+CacheDir = Annotated[Path | None, option("Where decoded pixels are kept; else the user's cache folder.")]
 UseCache = Annotated[bool, typer.Option("--cache/--no-cache", help="Keep decoded pixels for later runs.")]
 CacheBudget = Annotated[str, typer.Option(help="A dataset that needs more is streamed.")]
 MaxPixels = Annotated[int, typer.Option(help="Images of more pixels are not opened.")]
 Probabilities = Annotated[str, typer.Option(help="Write probabilities.parquet: auto, all or none.")]
-MaxTime = Annotated[str | None, _option("Stop at a checkpoint after 90s, 15m or 2h (exit 143).")]
-DryRun = Annotated[bool, _option("Say what would be done and what it costs.", "--dry-run")]
-Force = Annotated[bool, _option("Replace another run in the same folder.", "--force")]
-Strict = Annotated[bool, _option("Exit 3 if an image cannot be read.", "--strict")]
+MaxTime = Annotated[str | None, option("Stop at a checkpoint after 90s, 15m or 2h (exit 143).")]
+DryRun = Annotated[bool, option("Say what would be done and what it costs.", "--dry-run")]
+Force = Annotated[bool, option("Replace another run in the same folder.", "--force")]
+Strict = Annotated[bool, option("Exit 3 if an image cannot be read.", "--strict")]
+
+# What is held against a truth
+Run = Annotated[Path, typer.Argument(help="A run folder that `scan` has finished.", metavar="RUN")]
+Truth = Annotated[Path | None, option("A table with the columns path (or id) and label: the right labels.", "--truth")]
+TruthColumn = Annotated[str | None, option("Column with the right labels; else true_label.", "--truth-column")]
 
 # Every command
-Json = Annotated[bool, _option("Print one JSON document on stdout.", "--json")]
-Quiet = Annotated[bool, _option("No progress, no tables.", "--quiet", "-q")]
-Debug = Annotated[bool, _option("Show tracebacks.", "--debug")]
+Json = Annotated[bool, option("Print one JSON document on stdout.", "--json")]
+Quiet = Annotated[bool, option("No progress, no tables.", "--quiet", "-q")]
+Debug = Annotated[bool, option("Show tracebacks.", "--debug")]
 
 
 def seconds(text: str | None) -> float | None:
@@ -90,3 +93,15 @@ def size(text: str) -> int:
         return int(float(number) * unit)
     except (ValueError, OverflowError):
         raise typer.BadParameter(f"{text!r} is no size: write 500MB or 20GB.", param_hint="--cache-budget") from None
+
+
+def share(text: str, option: str) -> float:
+    """`0.05` or `5%` → a share between 0 and 1."""
+    number, scale = (text[:-1], 100.0) if text.endswith("%") else (text, 1.0)
+    try:
+        value = float(number) / scale
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise typer.BadParameter(f"{text!r} is no share between 0 and 1: write 0.05 or 5%.", param_hint=option)
+    return value

@@ -19,14 +19,14 @@ def print_summary(out: Console, summary: dict[str, Any], folder: Path) -> None:
     """Print it all, at any width."""
     rate = summary["noise_rate"]
     out.print(
-        _text(
+        plain_text(
             f"{rate['corrupted']:,} of {rate['of']:,} labels look wrong: {rate['share']:.1%} "
             f"(95 % interval {rate['low']:.1%} to {rate['high']:.1%})",
             "bold",
         )
     )
     for line in _asides(summary):
-        out.print(_text(line))
+        out.print(plain_text(line))
     _section(out, "Noise by class, noisiest first", _classes(summary["classes"]))
     if summary["confusions"]:
         _section(out, "Most frequent confusions", _confusions(summary["confusions"]))
@@ -34,10 +34,10 @@ def print_summary(out: Console, summary: dict[str, Any], folder: Path) -> None:
         _section(out, "Most suspicious rows", _suspects(summary["suspects"]))
     out.print()
     written = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
-    out.print(_text(f"Written to {folder}:"), soft_wrap=True)
-    out.print(_text(f"  {', '.join(written)}"))
-    out.print(_text("Next, in Python:"))
-    out.print(_text(f"  noisesieve.read_report({str(folder)!r}).corrupted.to_pandas()"), soft_wrap=True)
+    out.print(plain_text(f"Written to {folder}:"), soft_wrap=True)
+    out.print(plain_text(f"  {', '.join(written)}"))
+    out.print(plain_text("Next, in Python:"))
+    out.print(plain_text(f"  noisesieve.read_report({str(folder)!r}).corrupted.to_pandas()"), soft_wrap=True)
 
 
 def _asides(summary: dict[str, Any]) -> list[str]:
@@ -60,7 +60,7 @@ def _images(count: int) -> str:
 
 
 def _classes(rows: list[dict[str, Any]]) -> Table:
-    table = _table()
+    table = plain_table()
     for name, justify in (
         ("class", "left"),
         ("wrong", "right"),
@@ -73,24 +73,24 @@ def _classes(rows: list[dict[str, Any]]) -> Table:
     for row in ordered[:CLASSES_SHOWN]:
         share = "" if row["share"] is None else f"{row['share']:.1%}"
         interval = f"{row['low']:.0%} – {row['high']:.0%}"
-        table.add_row(_text(row["label"]), f"{row['corrupted']:,}", f"{row['of']:,}", share, interval)
+        table.add_row(plain_text(row["label"]), f"{row['corrupted']:,}", f"{row['of']:,}", share, interval)
     if len(rows) > CLASSES_SHOWN:
         table.caption = f"and {len(rows) - CLASSES_SHOWN:,} more classes in summary.json"
     return table
 
 
 def _confusions(rows: list[dict[str, Any]]) -> Table:
-    table = _table()
+    table = plain_table()
     for name in ("given", "looks like"):
         table.add_column(name)
     table.add_column("rows", justify="right", no_wrap=True)
     for row in rows[:CONFUSIONS_SHOWN]:
-        table.add_row(_text(row["given"]), _text(row["suggested"]), f"{row['count']:,}")
+        table.add_row(plain_text(row["given"]), plain_text(row["suggested"]), f"{row['count']:,}")
     return table
 
 
 def _suspects(rows: list[dict[str, Any]]) -> Table:
-    table = _table()
+    table = plain_table()
     table.add_column("id", overflow="fold")
     for name in ("given", "looks like"):
         table.add_column(name)
@@ -99,19 +99,21 @@ def _suspects(rows: list[dict[str, Any]]) -> Table:
         looks_like = "?" if row["suggested_label"] is None else row["suggested_label"]
         chance = row["corruption_probability"]
         shown = f"{chance:.3f}" if chance < 0.9995 else ">0.999"  # an estimate is never certain
-        table.add_row(_text(row["id"]), _text(row["label"]), _text(looks_like), shown)
+        table.add_row(plain_text(row["id"]), plain_text(row["label"]), plain_text(looks_like), shown)
     return table
 
 
 def _section(out: Console, title: str, table: Table) -> None:
     out.print()
-    out.print(_text(title, "bold"))
+    out.print(plain_text(title, "bold"))
     out.print(table)
 
 
-def _table() -> Table:
+def plain_table() -> Table:
+    """A table without rules, the same everywhere."""
     return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
 
 
-def _text(text: str, style: str = "") -> Text:
+def plain_text(text: str, style: str = "") -> Text:
+    """Text that is never markup and never moves the cursor."""
     return Text(printable(text), style=style)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -17,6 +17,13 @@ from noisesieve.files import replacing
 
 DIGEST = 32  # bytes of SHA-256 at the end of the file
 KEPT = 2
+
+
+class Keeper(Protocol):
+    """Whoever keeps the state of a run, and hands it back."""
+
+    def save(self, number: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None: ...
+    def latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None: ...
 
 
 class Checkpoints:

@@ -16,7 +16,7 @@ from torch import Tensor
 from noisesieve.errors import Stopped, TrainingError
 from noisesieve.learn import warmup
 from noisesieve.learn.augment import pad_crop, random_flip
-from noisesieve.learn.checkpoint import Checkpoints
+from noisesieve.learn.checkpoint import Keeper
 from noisesieve.learn.feed import Feed, make_deterministic
 from noisesieve.learn.journal import Journal
 from noisesieve.learn.lesson import Lesson, generator, shuffled_batches
@@ -44,11 +44,13 @@ class Loop:
         *,
         world: World,
         watcher: Watcher,
-        checkpoints: Checkpoints | None,
+        checkpoints: Keeper | None,
         stop: Callable[[], Stopped | None],
+        observe: Callable[[Tensor, Tensor], None] | None = None,  # logits (B, K) and rows of every training step
     ) -> None:
         make_deterministic(world.device)
         self.recipe, self.world, self.watcher, self.checkpoints, self.stop = recipe, world, watcher, checkpoints, stop
+        self.observe = observe
         self.labels, self.trusted, self.rows = lesson.labels, lesson.trusted, len(lesson.labels)
         self.feed = Feed(lesson.pixels, world.device)
         self.scorer = Scorer(self.feed, world, lesson.classes, self.pause)
@@ -180,6 +182,8 @@ class Loop:
         facts["kept"] += count
         if recipe.score_pass == "train":
             self.note_train_scores(logits, kept, mine)
+        if self.observe is not None:
+            self.observe(logits.detach(), mine)
         return stopping > 0, saving > 0
 
     def augment(self, images: Tensor) -> Tensor:
@@ -214,7 +218,8 @@ class Loop:
             state.dropped = state.dropped + (~state.keep).long()
         last, everything = state.epoch == timeline.epochs, torch.arange(self.rows)
         undecided = 0
-        counts = state.epoch >= timeline.sieve_start and state.epoch > timeline.epochs - self.recipe.average_epochs
+        sieved = state.epoch >= timeline.sieve_start or timeline.sieve_start > timeline.epochs  # the latter: never
+        counts = sieved and state.epoch > timeline.epochs - self.recipe.average_epochs
         if last or (counts and self.recipe.score_pass == "eval"):
             probs = self.scorer.score(state, everything)
             state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from noisesieve.noise.flips import asymmetric, instance, symmetric, truncated_rates
+from noisesieve.noise.flips import asymmetric, instance, symmetric, truncated_mean, truncated_rates
 
-__all__ = ["asymmetric", "instance", "symmetric", "truncated_rates"]
+__all__ = ["asymmetric", "instance", "symmetric", "truncated_mean", "truncated_rates"]

@@ -10,6 +10,7 @@ import numpy.typing as npt
 Labels = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
+BLOCK = 4096  # rows
 RATE_SD = 0.1  # Algorithm 1: flip rates are normal around the rate, cut to [0, 1]
 
 
@@ -56,11 +57,13 @@ def instance(
     and almost every flip goes to one class.
     """
     rates = truncated_rates(len(labels), rate=rate, rng=rng)  # step 2
-    features = images.reshape(len(images), -1).astype(np.float64)
-    features = (features - features.mean()) / features.std()
-    weights = rng.standard_normal((features.shape[1], classes))  # step 3: one W of S x K
+    pixels = images.reshape(len(images), -1)
+    blocks = [pixels[start : start + BLOCK] for start in range(0, len(pixels), BLOCK)]  # floats are 8 times the bytes
+    mean = sum(int(block.sum(dtype=np.int64)) for block in blocks) / pixels.size
+    spread = math.sqrt(sum(float(np.square(block - mean).sum()) for block in blocks) / pixels.size) or 1.0
+    weights = rng.standard_normal((pixels.shape[1], classes))  # step 3: one W of S x K
     rows = np.arange(len(labels))
-    scores = features @ weights  # step 4, (N, K)
+    scores = np.concatenate([(block - mean) / spread @ weights for block in blocks])  # step 4, (N, K)
     scores[rows, labels] = -np.inf  # step 5: only other classes
     odds = np.exp(scores - scores.max(axis=1, keepdims=True))
     odds *= (rates / odds.sum(axis=1))[:, None]  # step 6: q_n * softmax

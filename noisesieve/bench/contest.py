@@ -1,0 +1,213 @@
+"""The methods side by side: the same pictures, network, schedule, augmentation, flips and seed for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noisesieve.bench import peers
+from noisesieve.errors import Stopped
+from noisesieve.learn.lesson import Lesson
+from noisesieve.learn.loop import Loop
+from noisesieve.learn.state import State
+from noisesieve.learn.world import World
+from noisesieve.records import Bools, Floats, Scores
+from noisesieve.settings import Recipe
+from noisesieve.sieve.formulas import PAPER_EPS
+from noisesieve.sieve.judge import judge
+from noisesieve.watch import Watcher
+
+FOLDS = 5
+NEVER = 10**6  # an epoch that no schedule reaches
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one method says of every row, and what it cost."""
+
+    suspicion: Floats  # (N,) larger is more suspicious
+    flagged: Bools  # (N,)
+    seconds: float
+    passes: float  # training passes over the data
+
+
+@dataclass
+class Branch:
+    """A checkpoint store in memory: remembers where the warm-up ended, and starts others from there.
+
+    Until beta rises every training here is plain cross-entropy: it is done once, and its seconds count for each.
+    """
+
+    warm: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+
+    def latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        return self.warm
+
+    def save(self, number: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        if self.warm is None and facts["warmup"] is not None and facts["step"] == 0:
+            self.warm = {name: value.detach().clone() for name, value in tensors.items()}, facts
+
+
+@dataclass(frozen=True)
+class Training:
+    """A finished training."""
+
+    state: State
+    scores: Scores
+
+    def seconds(self, *, score_share: float = 1.0) -> float:
+        """Time spent on training and scoring, the shared warm-up included."""
+        history = self.scores.history
+        return float(sum(row["train_seconds"] + score_share * row["score_seconds"] for row in history))
+
+    def passes(self, rows: int) -> float:
+        """Training images seen, in datasets."""
+        return float(sum(row["images_per_second"] * row["train_seconds"] for row in self.scores.history) / rows)
+
+
+@dataclass
+class Contest:
+    """One dataset and one recipe. Trainings that several methods need are done once."""
+
+    lesson: Lesson
+    recipe: Recipe
+    world: World
+    watcher: Watcher
+    stop: Callable[[], Stopped | None]
+    branch: Branch = field(default_factory=Branch)
+
+    def train(
+        self,
+        recipe: Recipe,
+        *,
+        keep: Tensor | None = None,
+        branch: Branch | None = None,
+        observe: Callable[[Tensor, Tensor], None] | None = None,
+    ) -> Training:
+        """Train with a recipe; on the rows of `keep` alone where it is given."""
+        loop = Loop(
+            self.lesson,
+            recipe,
+            world=self.world,
+            watcher=self.watcher,
+            checkpoints=branch,
+            stop=self.stop,
+            observe=observe,
+        )
+        if keep is not None:
+            loop.state.keep = keep
+        return Training(*loop.run())
+
+    @property
+    def plain_recipe(self) -> Recipe:
+        """Cross-entropy on all rows, with the same schedule."""
+        return replace(self.recipe, beta=0.0, sieve_start=NEVER)
+
+    @cached_property
+    def margins(self) -> peers.MarginSum:
+        """The running margins of the plain training, for AUM."""
+        return peers.MarginSum(self.lesson.labels)
+
+    @cached_property
+    def plain(self) -> Training:
+        """Plain cross-entropy. Runs before all others: AUM has to see it from the first step."""
+        return self.train(self.plain_recipe, branch=self.branch, observe=self.margins.add)
+
+    def judged(self, training: Training, recipe: Recipe) -> Finding:
+        """The closed-form verdict and the ranking of a training."""
+        labels = self.lesson.labels.numpy()
+        verdicts = judge(training.scores, labels, eps=recipe.sieve_eps, trusted=np.zeros(len(labels), dtype=np.bool_))
+        return self.finding(-verdicts.label_probability, verdicts.corrupted, training)
+
+    def finding(self, suspicion: Floats, flagged: Bools, training: Training, more_seconds: float = 0.0) -> Finding:
+        """A method that rests on one training."""
+        return Finding(suspicion, flagged, training.seconds() + more_seconds, training.passes(len(self.lesson)))
+
+    def fixed(self) -> Recipe:
+        """The plain recipe with the warm-up and the flips that the shared warm-up found, for the folds."""
+        assert self.branch.warm is not None
+        facts = self.branch.warm[1]
+        saved = self.recipe.warmup_epochs - facts["warmup"]
+        return replace(
+            self.plain_recipe,
+            epochs=self.recipe.epochs - saved,
+            warmup_epochs=facts["warmup"],
+            adaptive_warmup=False,
+            flip=bool(facts["flip"]),
+        )
+
+
+def noisesieve(contest: Contest) -> Finding:
+    """`noisesieve scan`, with the settings of this bench."""
+    return contest.judged(contest.train(contest.recipe, branch=contest.branch), contest.recipe)
+
+
+def paper(contest: Contest) -> Finding:
+    """The same with the paper's floor, in the loop and for the verdict."""
+    recipe = replace(contest.recipe, loop_eps=PAPER_EPS, sieve_eps=PAPER_EPS)
+    return contest.judged(contest.train(recipe, branch=contest.branch), recipe)
+
+
+def cross_entropy(contest: Contest) -> Finding:
+    """Plain cross-entropy, ranked by the loss; the verdict is the same closed form."""
+    return contest.judged(contest.plain, contest.recipe)
+
+
+def sieve_only(contest: Contest) -> Finding:
+    """The dynamic sieve without the regularizer: the paper's ablation."""
+    recipe = replace(contest.recipe, beta=0.0)
+    return contest.judged(contest.train(recipe, branch=contest.branch), recipe)
+
+
+def area_under_margin(contest: Contest) -> Finding:
+    """AUM: the mean margin of the given label over plain training; flagged below zero."""
+    plain, mean = contest.plain, contest.margins.mean()
+    return contest.finding(-mean, mean < 0, plain)
+
+
+def neighbours(contest: Contest) -> Finding:
+    """A vote of the nearest neighbours in plain training's features; flagged where another class has more votes."""
+    plain, start = contest.plain, time.monotonic()
+    loop_features = peers.features(contest.lesson, plain.state, contest.world)
+    suspicion, flagged = peers.vote(loop_features, contest.lesson.labels, contest.lesson.classes)
+    return contest.finding(suspicion, flagged, plain, time.monotonic() - start)
+
+
+def cleanlab(contest: Contest) -> Finding:
+    """The real cleanlab on out-of-fold probabilities of plain trainings."""
+    if contest.branch.warm is None:
+        _ = contest.plain  # the folds get its warm-up and its flips
+    labels = contest.lesson.labels.numpy()
+    recipe, folds = contest.fixed(), peers.folds(labels, FOLDS, seed=contest.recipe.seed)
+    probs: Floats = np.zeros((len(labels), contest.lesson.classes))
+    seconds = passes = 0.0
+    for i, held in enumerate(folds):
+        contest.watcher.note(f"cleanlab: fold {i + 1} of {FOLDS}")
+        keep = torch.ones(len(labels), dtype=torch.bool)
+        keep[torch.from_numpy(held)] = False
+        training = contest.train(recipe, keep=keep)
+        probs[held] = training.scores.probs[held]
+        seconds += training.seconds(score_share=len(held) / len(labels))  # all rows are scored, the fold is needed
+        passes += training.passes(len(labels))
+    start = time.monotonic()
+    suspicion, flagged = peers.cleanlab_issues(labels, probs)
+    return Finding(suspicion, flagged, seconds + time.monotonic() - start, passes)
+
+
+METHODS: dict[str, Callable[[Contest], Finding]] = {
+    "noisesieve": noisesieve,
+    "paper": paper,
+    "ce": cross_entropy,
+    "ce-sieve": sieve_only,
+    "aum": area_under_margin,
+    "knn": neighbours,
+    "cleanlab": cleanlab,
+}
+NEED_PLAIN = {"ce", "aum", "knn"}

@@ -1,0 +1,99 @@
+"""A run held against the truth: every figure that says how far its verdicts can be believed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from noisesieve.bench.measure import area_under_roc, average_precision, calibration, detection, precision_at
+from noisesieve.bench.truth import Rows
+from noisesieve.names import natural_key
+from noisesieve.records import Bools, Floats, Ints
+from noisesieve.report import Report
+
+DEPTHS = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
+
+
+def rows_of(report: Report) -> Rows:
+    """A report's rows, to match a truth with."""
+    table = report.table
+    return Rows(table["id"].to_pylist(), table["path"].to_pylist(), table)
+
+
+class Measured:
+    """The readable rows of a report whose right label is known."""
+
+    def __init__(self, report: Report, truth: list[str | None]) -> None:
+        table = report.table
+        self.examples = len(table)
+        verdict = np.array(table["verdict"].cast(pa.string()).to_pylist(), dtype=object)
+        known = np.array([label is not None for label in truth], dtype=np.bool_)
+        readable = np.array([value is not None for value in table["margin"].to_pylist()], dtype=np.bool_)
+        self.without_truth = int((readable & ~known).sum())
+        rows = np.flatnonzero(known & readable)
+        part = table.take(pa.array(rows))
+        self.given = np.array(part["label"].to_pylist(), dtype=object)
+        self.right = np.array([truth[i] for i in rows.tolist()], dtype=object)
+        self.wrong: Bools = self.given != self.right
+        self.flagged: Bools = verdict[rows] == "corrupted"
+        self.paper: Bools = np.array(part["paper_verdict"].cast(pa.string()).to_pylist(), dtype=object) == "corrupted"
+        self.suggested = np.array(part["suggested_label"].to_pylist(), dtype=object)
+        self.rank: Ints = part["rank"].to_numpy()
+        self.margin: Floats = part["margin"].to_numpy()
+        self.probability: Floats = part["corruption_probability"].to_numpy().astype(np.float64)
+
+    def __len__(self) -> int:
+        return len(self.wrong)
+
+    @property
+    def suspicion(self) -> Floats:
+        """Larger is more suspicious: the order of the report's rank."""
+        return -self.rank.astype(np.float64)
+
+
+def evaluate(report: Report, truth: list[str | None]) -> dict[str, Any]:
+    """All figures as one JSON document."""
+    rows = Measured(report, truth)
+    wrong = rows.wrong
+    order = np.argsort(rows.rank)
+    depths = sorted({*(k for k in DEPTHS if k <= len(rows)), int(wrong.sum())} - {0})
+    estimated = float(rows.probability.mean()) if len(rows) else 0.0
+    true_rate = float(wrong.mean()) if len(rows) else 0.0
+    suggestions = np.array([text is not None for text in rows.suggested], dtype=np.bool_) & wrong
+    return {
+        "examples": rows.examples,
+        "measured": len(rows),
+        "without_truth": rows.without_truth,
+        "wrong": int(wrong.sum()),
+        "corrupted": asdict(detection(rows.flagged, wrong)),
+        "clean": asdict(detection(~rows.flagged, ~wrong)),
+        "paper": {
+            "corrupted": asdict(detection(rows.paper, wrong)),
+            "clean": asdict(detection(~rows.paper, ~wrong)),
+        },
+        "average_precision": average_precision(rows.suspicion, wrong),
+        "auc": area_under_roc(rows.suspicion, wrong),
+        "precision_at": {str(k): value for k, value in precision_at(order, wrong, depths).items()},
+        "suggestions": {
+            "made": int(suggestions.sum()),
+            "right": int((rows.suggested == rows.right)[suggestions].sum()),
+        },
+        "calibration": asdict(calibration(rows.probability, wrong)),
+        "noise_rate": {
+            "true": true_rate,
+            "flagged": float(rows.flagged.mean()) if len(rows) else 0.0,
+            "estimated": estimated,
+            "error": estimated - true_rate,
+        },
+        "classes": [_of_class(rows, name) for name in sorted(set(rows.given), key=natural_key)],
+    }
+
+
+def _of_class(rows: Measured, name: str) -> dict[str, Any]:
+    """The rows that were given this label."""
+    mine: Bools = rows.given == name
+    found = detection(rows.flagged[mine], rows.wrong[mine])
+    return {"label": name, "of": int(mine.sum()), **asdict(found)}

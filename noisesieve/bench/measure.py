@@ -1,0 +1,101 @@
+"""How good verdicts, a ranking and probabilities are, against the truth. Pure functions of arrays, one entry a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from noisesieve.records import Bools, Floats, Ints
+
+BINS = 10  # of equal width, for the calibration error
+
+
+@dataclass(frozen=True)
+class Detection:
+    """A verdict against the truth; a share without rows to take it of is None."""
+
+    flagged: int
+    right: int  # flagged, and truly so
+    wanted: int  # truly so, flagged or not
+    precision: float | None
+    recall: float | None
+    f1: float | None
+
+
+def detection(flagged: Bools, wanted: Bools) -> Detection:
+    """Precision, recall and F1 of a verdict."""
+    right, found, all_of_them = int((flagged & wanted).sum()), int(flagged.sum()), int(wanted.sum())
+    return Detection(
+        flagged=found,
+        right=right,
+        wanted=all_of_them,
+        precision=_share(right, found),
+        recall=_share(right, all_of_them),
+        f1=_share(2 * right, found + all_of_them),
+    )
+
+
+def _share(part: int, whole: int) -> float | None:
+    return part / whole if whole else None
+
+
+def average_precision(suspicion: Floats, wanted: Bools) -> float | None:
+    """The area under the precision-recall curve, as a sum over its steps; None without a wanted row."""
+    precision, recall = precision_recall_curve(suspicion, wanted)
+    if not wanted.any():
+        return None
+    return float((np.diff(recall, prepend=0.0) * precision).sum())
+
+
+def precision_recall_curve(suspicion: Floats, wanted: Bools) -> tuple[Floats, Floats]:
+    """Precision and recall at every threshold, most suspicious first; equal suspicions are one threshold."""
+    order = np.argsort(-suspicion, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(suspicion[order]) != 0, True))  # the last row of each tie
+    right = np.cumsum(wanted[order])[ends].astype(np.float64)
+    return right / (ends + 1), right / max(1, int(wanted.sum()))
+
+
+def area_under_roc(suspicion: Floats, wanted: Bools) -> float | None:
+    """The chance that a wanted row is more suspicious than another, ties counted half; None if a kind is missing."""
+    positives = int(wanted.sum())
+    negatives = len(wanted) - positives
+    if positives == 0 or negatives == 0:
+        return None
+    _, place, counts = np.unique(suspicion, return_inverse=True, return_counts=True)
+    middle = np.cumsum(counts) - (counts - 1) / 2  # the mean rank of each tie
+    ranks = middle[place]
+    return float((ranks[wanted].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def precision_at(order: Ints, wanted: Bools, depths: list[int]) -> dict[int, float]:
+    """The share of wanted rows among the first k of `order`, for every depth k that there is."""
+    right = np.cumsum(wanted[order])
+    return {k: float(right[k - 1]) / k for k in depths if 0 < k <= len(order)}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Do rows called wrong with probability p turn out wrong in p of the cases?"""
+
+    ece: float  # mean gap between the two, weighted by rows
+    brier: float
+    bins: list[dict[str, float]]  # rows, mean probability, share truly wrong
+
+
+def calibration(probability: Floats, wanted: Bools) -> Calibration:
+    """Expected calibration error over ten bins of equal width, and the Brier score."""
+    place = np.minimum((probability * BINS).astype(np.int64), BINS - 1)
+    rows = np.bincount(place, minlength=BINS)
+    said = np.bincount(place, weights=probability, minlength=BINS)
+    true = np.bincount(place, weights=wanted, minlength=BINS)
+    filled = rows > 0
+    bins = [
+        {"rows": int(rows[i]), "said": float(said[i] / rows[i]), "wrong": float(true[i] / rows[i])}
+        for i in np.flatnonzero(filled)
+    ]
+    return Calibration(
+        ece=float(np.abs(said - true).sum() / max(1, len(wanted))),
+        brier=float(np.square(probability - wanted).mean()) if len(wanted) else 0.0,
+        bins=bins,
+    )

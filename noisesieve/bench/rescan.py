@@ -1,0 +1,126 @@
+"""`evaluate --plant`: precision and recall on a dataset whose truth nobody knows.
+
+Known flips go into rows that the run called clean, drawn as the run's own suspects are distributed; the same settings
+scan once more; what became of the flips is the answer. Wrong labels that the first scan missed count as false alarms
+when the second finds them, so the precision is a lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from noisesieve import report as reports
+from noisesieve.bench.measure import average_precision, calibration, detection
+from noisesieve.errors import InputError, StateError
+from noisesieve.pipeline import Stop, scan
+from noisesieve.records import Bools, Index, Ints
+from noisesieve.report import Report
+from noisesieve.report.summary import wilson_interval
+from noisesieve.settings import PixelSettings, ScanSettings, SourceSettings, Wishes
+from noisesieve.watch import Watcher
+
+
+def plant_and_rescan(
+    report: Report, *, share: float, seed: int, data: Path | None, watcher: Watcher, stop: Stop
+) -> dict[str, Any]:
+    """Plant flips into `share` of the clean rows, scan again, and measure on the rows that were clean before."""
+    settings = settings_of(report, data)
+    clean = _verdict(report) == "clean"
+    chosen, labels = draw_flips(report, clean, share=share, seed=seed)
+    folder = report.path.parent / f"planted-{share:g}-seed-{seed}"
+    watcher.note(f"{len(chosen):,} flips planted into {int(clean.sum()):,} clean rows; scanning into {folder}.")
+    again = scan(replace(settings, output=folder), watcher=watcher, stop=stop, change=_relabel(report, chosen, labels))
+    planted = np.zeros(len(clean), dtype=np.bool_)
+    planted[chosen] = True
+    return _measure(report, again, planted, clean)
+
+
+def settings_of(report: Report, data: Path | None) -> ScanSettings:
+    """The settings that a run was made with, its dataset where it lay or where the user says it lies now."""
+    document = reports.RunFolder(report.path.parent).read()
+    if document is None or "location" not in document:
+        raise InputError(f"{report.path.parent}: no run.json that says how it was made.", "Scan again with --force.")
+    identity, location = document["identity"], document["location"]
+    path = data or Path(location["path"])
+    if not path.exists():
+        raise InputError(f"{path}: the dataset is no longer there.", "Say where it lies with --data.")
+    root = Path(location["root"]) if "root" in location and data is None else None
+    return ScanSettings(
+        source=SourceSettings(path=path, root=root, allow_outside=True, **identity["source"]),
+        pixels=PixelSettings(max_pixels=identity["max_pixels"]),
+        wishes=Wishes(**identity["wishes"]),
+        probabilities=identity["probabilities"],
+    )
+
+
+def draw_flips(report: Report, clean: Bools, *, share: float, seed: int) -> tuple[Ints, list[str]]:
+    """Which clean rows to flip, and their new labels: drawn like the suspects, every other class having a chance."""
+    classes: list[str] = report.facts["classes"]
+    number = {name: i for i, name in enumerate(classes)}
+    rows = np.flatnonzero(clean)
+    count = round(share * len(rows))
+    if count == 0:
+        raise InputError(f"{share:.1%} of {len(rows):,} clean rows is not one row.", "Plant a larger share.")
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.choice(rows, count, replace=False)).astype(np.int64)
+    odds = np.ones((len(classes), len(classes)))  # row: what a picture shows; column: what it is called
+    suspects = report.corrupted
+    for given, looks_like in zip(suspects["label"].to_pylist(), suspects["suggested_label"].to_pylist(), strict=True):
+        if looks_like is not None:
+            odds[number[looks_like], number[given]] += 1
+    np.fill_diagonal(odds, 0.0)
+    steps = np.cumsum(odds / odds.sum(axis=1, keepdims=True), axis=1)
+    given = report.table["label"].take(pa.array(chosen)).to_pylist()
+    shown = np.array([number[label] for label in given], dtype=np.int64)
+    drawn = (steps[shown] < rng.random(count)[:, None]).sum(axis=1).clip(max=len(classes) - 1)
+    return chosen, [classes[i] for i in drawn.tolist()]
+
+
+def _relabel(report: Report, chosen: Ints, labels: list[str]) -> Callable[[Index], Index]:
+    def change(index: Index) -> Index:
+        if index.ids != report.table["id"].to_pylist() or index.labels != report.table["label"].to_pylist():
+            raise StateError(f"{index.root}: changed since the run.", "Scan it again, then plant.")
+        changed = list(index.labels)
+        for row, label in zip(chosen.tolist(), labels, strict=True):
+            changed[row] = label
+        return replace(index, labels=changed)
+
+    return change
+
+
+def _measure(before: Report, after: Report, planted: Bools, clean: Bools) -> dict[str, Any]:
+    verdict = _verdict(after)
+    rows = np.flatnonzero(clean & (verdict != "unreadable"))
+    truth, flagged = planted[rows], verdict[rows] == "corrupted"
+    found = detection(flagged, truth)
+    part = after.table.take(pa.array(rows))
+    suspects = _verdict(before) == "corrupted"
+    alarms = int((flagged & ~truth).sum())
+    false_rate = alarms / max(1, int((~truth).sum()))
+    rate = before.summary["noise_rate"]["share"]
+    hits = rate * (found.recall or 0.0)
+    return {
+        "run": str(after.path.parent),
+        "planted": found.wanted,
+        "measured": len(rows),
+        "corrupted": asdict(found),
+        "recall_interval": list(wilson_interval(found.right, found.wanted)),
+        "precision_interval": list(wilson_interval(found.right, found.flagged)),
+        "false_alarm_rate": false_rate,
+        "precision_at_own_rate": hits / (hits + (1 - rate) * false_rate) if hits else None,
+        "own_rate": rate,
+        "average_precision": average_precision(-part["rank"].to_numpy().astype(np.float64), truth),
+        "calibration": asdict(calibration(part["corruption_probability"].to_numpy().astype(np.float64), truth)),
+        "suspects_found_again": int((verdict[suspects] == "corrupted").sum()),
+        "suspects": int(suspects.sum()),
+    }
+
+
+def _verdict(report: Report) -> np.ndarray[Any, np.dtype[np.object_]]:
+    return np.array(report.table["verdict"].cast(pa.string()).to_pylist(), dtype=object)

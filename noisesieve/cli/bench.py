@@ -1,0 +1,107 @@
+"""`noisesieve bench`: noisesieve and its peers on the same data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from noisesieve.cli import options as o
+from noisesieve.cli.stop import StopRequest
+from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.settings import BenchSettings, scan_settings
+from noisesieve.watch import Watcher
+
+Methods = Annotated[
+    str | None, o.option("Some of noisesieve,paper,ce,ce-sieve,aum,knn,cleanlab; else all.", "--methods")
+]
+JsonFile = Annotated[Path | None, o.option("Write the JSON document to this file too.", "--output", "-o")]
+MarkdownFile = Annotated[Path | None, o.option("Write the table as Markdown to this file.", "--markdown")]
+
+
+def bench(
+    context: typer.Context,
+    data: o.Data,
+    truth: o.Truth = None,
+    truth_column: o.TruthColumn = None,
+    methods: Methods = None,
+    output: JsonFile = None,
+    markdown: MarkdownFile = None,
+    root: o.Root = None,
+    path_column: o.PathColumn = "path",
+    label_column: o.LabelColumn = "label",
+    image_column: o.ImageColumn = None,
+    id_column: o.IdColumn = None,
+    split: o.Split = None,
+    limit: o.Limit = None,
+    allow_outside: o.AllowOutside = False,
+    preset: o.Preset = "auto",
+    backbone: o.Backbone = None,
+    image_size: o.ImageSize = None,
+    epochs: o.Epochs = None,
+    warmup_epochs: o.WarmupEpochs = None,
+    ramp_epochs: o.RampEpochs = None,
+    sieve_start: o.SieveStart = None,
+    beta: o.Beta = None,
+    batch_size: o.BatchSize = None,
+    lr: o.LearningRate = None,
+    flip: o.Flip = None,
+    loop_eps: o.LoopEps = None,
+    sieve_eps: o.SieveEps = None,
+    seed: o.Seed = 0,
+    device: o.Device = "auto",
+    workers: o.Workers = None,
+    cache_dir: o.CacheDir = None,
+    cache: o.UseCache = True,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Measure noisesieve and its peers on the same images, backbone, schedule and seed; the truth must be known.
+
+    Seconds are those of training and scoring; decoding is shared. Plain cross-entropy up to the end of the warm-up is
+    the same for all: it runs once and counts for each. cleanlab comes with `pip install 'noisesieve[bench]'`.
+
+    Example: noisesieve bench noisy.csv --truth-column true_label --methods noisesieve,ce
+    """
+    ours = ("data", "truth", "truth_column", "methods", "output", "markdown", "as_json", "quiet", "debug")
+    chosen = scan_settings(data, **{name: value for name, value in context.params.items() if name not in ours})
+    names = tuple(name.strip() for name in (methods or "").split(",") if name.strip())
+    settings = BenchSettings(chosen, names, truth, truth_column)
+    from noisesieve.bench.table import bench as run
+    from noisesieve.bench.table import markdown as as_markdown
+    from noisesieve.files import replacing, write_json
+
+    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
+    try:
+        with StopRequest(None) as asked:
+            document = run(settings, watcher=watcher, stop=asked)
+    finally:
+        watcher.finish()
+    if output is not None:
+        write_json(output, document)
+    if markdown is not None:
+        with replacing(markdown) as file:
+            file.write(as_markdown(document).encode())
+    with results():
+        if as_json:
+            print(json.dumps(document))
+        else:
+            _show(document)
+
+
+def _show(document: dict[str, Any]) -> None:
+    from noisesieve.bench.table import HEADINGS, cells
+    from noisesieve.cli.summary import plain_table, plain_text
+
+    out = console(stderr=False)
+    share = document["wrong"] / document["measured"]
+    out.print(plain_text(f"{document['wrong']:,} of {document['measured']:,} labels are wrong: {share:.1%}", "bold"))
+    table = plain_table()
+    for name in HEADINGS:
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+    for row in document["methods"]:
+        table.add_row(*cells(row))
+    out.print(table)

@@ -1,0 +1,174 @@
+"""`noisesieve evaluate`: a run against the truth, or against flips planted for the purpose."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from noisesieve.cli import options as o
+from noisesieve.cli.stop import StopRequest
+from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.errors import UsageError
+from noisesieve.watch import Watcher
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from noisesieve.report import Report
+
+CLASSES_SHOWN = 20
+
+Plant = Annotated[str | None, o.option("Without any truth: flip this share of the clean rows, scan again, measure.")]
+Data = Annotated[Path | None, o.option("With --plant: where the dataset lies now, if it moved.")]
+Picture = Annotated[Path | None, o.option("Where the picture goes; else evaluation.svg in the run folder.")]
+
+
+def evaluate(
+    run: o.Run,
+    truth: o.Truth = None,
+    truth_column: o.TruthColumn = None,
+    plant: Plant = None,
+    data: Data = None,
+    seed: o.Seed = 0,
+    picture: Picture = None,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """How far a run can be believed: precision, recall, ranking and calibration against the right labels.
+
+    Without --truth and --truth-column the column `true_label` is taken, as `inject` writes it.
+
+    Example: noisesieve evaluate my-run --truth truth.csv
+    """
+    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
+    if plant is not None and (truth is not None or truth_column is not None):
+        raise UsageError("--plant measures without any truth.", "Leave --truth and --truth-column out, or --plant.")
+    if plant is None and data is not None:
+        raise UsageError("--data is for --plant alone: a run knows its own labels.", "Leave it out.")
+    from noisesieve.report import read_report
+
+    report = read_report(run)
+    if plant is not None:
+        document = _plant(report, o.share(plant, "--plant"), seed, data, watcher)
+        show = _show_planted
+    else:
+        document = _measure(report, truth, truth_column, picture, watcher)
+        show = _show
+    with results():
+        if as_json:
+            print(json.dumps(document))
+        else:
+            show(console(stderr=False), document, quiet=quiet)
+
+
+def _plant(report: Report, share: float, seed: int, data: Path | None, watcher: Watcher) -> dict[str, Any]:
+    from noisesieve.bench.rescan import plant_and_rescan
+
+    try:
+        with StopRequest(None) as asked:
+            return plant_and_rescan(report, share=share, seed=seed, data=data, watcher=watcher, stop=asked)
+    finally:
+        watcher.finish()
+
+
+def _measure(
+    report: Report, truth: Path | None, column: str | None, picture: Path | None, watcher: Watcher
+) -> dict[str, Any]:
+    from noisesieve.bench import evaluate as e
+    from noisesieve.bench.picture import draw
+    from noisesieve.bench.truth import find
+    from noisesieve.files import replacing
+
+    right = find(e.rows_of(report), truth, column, watcher)
+    document = e.evaluate(report, right)
+    target = picture or report.path.parent / "evaluation.svg"
+    if target.suffix.lower() != ".svg":
+        raise UsageError(f"--picture {target}: the picture is an SVG.", "Let the name end in .svg.")
+    with replacing(target) as file:
+        file.write(draw(e.Measured(report, right), f"{report.path.parent.name}: margins and ranking").encode())
+    return {"run": str(report.path.parent), "picture": str(target), **document}
+
+
+def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
+    from noisesieve.cli.summary import plain_table, plain_text
+
+    rate, corrupted = found["noise_rate"], found["corrupted"]
+    out.print(
+        plain_text(
+            f"{found['wrong']:,} of {found['measured']:,} labels are wrong ({rate['true']:.1%}); "
+            f"{corrupted['flagged']:,} were called corrupted, {corrupted['right']:,} of them rightly",
+            "bold",
+        )
+    )
+    if found["without_truth"]:
+        out.print(plain_text(f"{found['without_truth']:,} rows have no truth and are not counted."))
+    table = plain_table()
+    table.add_column("")
+    for name in ("flagged", "precision", "recall", "F1"):
+        table.add_column(name, justify="right")
+    for name, row in (
+        ("corrupted", corrupted),
+        ("clean (the paper's F)", found["clean"]),
+        ("corrupted, paper's ε", found["paper"]["corrupted"]),
+        ("clean, paper's ε", found["paper"]["clean"]),
+    ):
+        table.add_row(name, f"{row['flagged']:,}", *(_number(row[key]) for key in ("precision", "recall", "f1")))
+    out.print(table)
+    if quiet:
+        return
+    out.print()
+    hits, bars = found["suggestions"], found["calibration"]
+    deep = ", ".join(f"{value:.2f} at {int(k):,}" for k, value in found["precision_at"].items())
+    for line in (
+        f"ranking:      average precision {_number(found['average_precision'])}, AUC {_number(found['auc'])}",
+        f"precision:    {deep}",
+        f"suggestions:  {hits['right']:,} of {hits['made']:,} name the right class",
+        f"probability:  calibration error {bars['ece']:.3f}, Brier score {bars['brier']:.3f}",
+        f"noise rate:   estimated {rate['estimated']:.1%}, true {rate['true']:.1%}, off by {rate['error']:+.1%}",
+    ):
+        out.print(plain_text(line))
+    out.print()
+    classes = plain_table()
+    for name in ("given label", "of", "wrong", "flagged", "precision", "recall", "F1"):
+        classes.add_column(name, justify="left" if name == "given label" else "right", no_wrap=name != "given label")
+    for row in sorted(found["classes"], key=lambda row: -row["wanted"])[:CLASSES_SHOWN]:
+        counts = (f"{row[key]:,}" for key in ("of", "wanted", "flagged"))
+        shares = (_number(row[key]) for key in ("precision", "recall", "f1"))
+        classes.add_row(plain_text(row["label"]), *counts, *shares)
+    if len(found["classes"]) > CLASSES_SHOWN:
+        classes.caption = f"and {len(found['classes']) - CLASSES_SHOWN:,} more classes with --json"
+    out.print(classes)
+    out.print()
+    out.print(plain_text(f"Picture: {found['picture']}"), soft_wrap=True)
+
+
+def _show_planted(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
+    from noisesieve.cli.summary import plain_text
+
+    row = found["corrupted"]
+    low, high = found["recall_interval"]
+    low_precision, high_precision = found["precision_interval"]
+    at_own = found["precision_at_own_rate"]
+    lines = [
+        f"{row['right']:,} of {found['planted']:,} planted flips were found: recall {_number(row['recall'])} "
+        f"(95 % interval {low:.2f} to {high:.2f})",
+        f"{row['flagged'] - row['right']:,} rows were flagged that had been clean: precision "
+        f"{_number(row['precision'])} (95 % interval {low_precision:.2f} to {high_precision:.2f})",
+    ]
+    if not quiet:
+        lines += [
+            f"At this dataset's own noise rate ({found['own_rate']:.1%}) that is a precision of {_number(at_own)}: "
+            f"{found['false_alarm_rate']:.2%} of clean rows are flagged.",
+            f"Average precision {_number(found['average_precision'])}, calibration error "
+            f"{found['calibration']['ece']:.3f}; {found['suspects_found_again']:,} of {found['suspects']:,} suspects "
+            "were found again.",
+            "Wrong labels that the first scan missed count as false alarms here: the precision is a lower bound.",
+        ]
+    for i, line in enumerate(lines):
+        out.print(plain_text(line, "bold" if i < 2 else ""))
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,144 @@
+"""`noisesieve inject`: plant known flips."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from noisesieve.cli import options as o
+from noisesieve.cli.stop import StopRequest
+from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.settings import InjectSettings, scan_settings
+from noisesieve.watch import Watcher
+
+if TYPE_CHECKING:
+    from noisesieve.bench.plant import Planted
+
+MATRIX = 78  # columns of text in which the whole confusion table has to fit to be shown
+PAIRS = 15
+
+Noise = Annotated[str, typer.Option("--noise", help="symmetric, asymmetric or instance.", show_default=False)]
+Rate = Annotated[str, typer.Option("--rate", help="Share of labels to flip: 0.2, or 20%.", show_default=False)]
+Index = Annotated[
+    Path, typer.Option("--output", "-o", help="The table to write: .csv, .tsv, .jsonl or .parquet.", show_default=False)
+]
+Overwrite = Annotated[bool, typer.Option("--force", help="Replace a table that is there.", show_default=False)]
+
+
+def inject(
+    context: typer.Context,
+    data: o.Data,
+    noise: Noise,
+    rate: Rate,
+    output: Index,
+    seed: o.Seed = 0,
+    root: o.Root = None,
+    path_column: o.PathColumn = "path",
+    label_column: o.LabelColumn = "label",
+    image_column: o.ImageColumn = None,
+    id_column: o.IdColumn = None,
+    split: o.Split = None,
+    limit: o.Limit = None,
+    allow_outside: o.AllowOutside = False,
+    workers: o.Workers = None,
+    cache_dir: o.CacheDir = None,
+    cache: o.UseCache = True,
+    force: Overwrite = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Plant known label errors: write a table that `scan` reads, with the right labels in `true_label`.
+
+    The dataset itself is not changed. Instance noise depends on the picture, as in the paper's Algorithm 1.
+
+    Example: noisesieve inject ./dataset --noise instance --rate 0.2 -o noisy.csv
+    """
+    ours = ("data", "noise", "rate", "output", "force", "as_json", "quiet", "debug")
+    chosen = scan_settings(data, **{name: value for name, value in context.params.items() if name not in ours})
+    settings = InjectSettings(chosen.source, output, noise, o.share(rate, "--rate"), seed, chosen.pixels, force)
+    from noisesieve.bench.plant import inject as run
+    from noisesieve.pipeline import pause_of
+
+    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
+    try:
+        with StopRequest(None) as asked:
+            planted, needed_root = run(settings, watcher=watcher, pause=pause_of(asked))
+    finally:
+        watcher.finish()
+    document = _document(settings, planted, needed_root)
+    with results():
+        if as_json:
+            print(json.dumps(document))
+        elif quiet:
+            print(output)
+        else:
+            _show(document, planted)
+
+
+def _document(settings: InjectSettings, planted: Planted, root: Path | None) -> dict[str, Any]:
+    flips = int(planted.flipped.sum())
+    pairs = [
+        {"true": planted.classes[i], "given": planted.classes[j], "count": int(planted.counts[i, j])}
+        for i, j in zip(*planted.counts.nonzero(), strict=True)
+        if i != j
+    ]
+    command = ["noisesieve", "scan", str(settings.output), *(["--root", str(root)] if root is not None else [])]
+    return {
+        "output": str(settings.output),
+        "examples": len(planted.labels),
+        "flips": flips,
+        "noise": settings.noise,
+        "rate": settings.rate,
+        "expected_rate": planted.expected_rate,
+        "planted_rate": flips / len(planted.labels),
+        "unreadable": planted.unreadable,
+        "seed": settings.seed,
+        "confusions": sorted(pairs, key=lambda pair: -pair["count"]),
+        "scan": shlex.join(command),
+    }
+
+
+def _show(document: dict[str, Any], planted: Planted) -> None:
+    from noisesieve.cli.summary import plain_table, plain_text
+
+    out = console(stderr=False)
+    out.print(
+        plain_text(
+            f"{document['flips']:,} of {document['examples']:,} labels flipped: {document['planted_rate']:.2%}", "bold"
+        )
+    )
+    if document["noise"] == "instance":
+        out.print(
+            plain_text(
+                f"Each picture has its own flip rate, normal around {document['rate']:g} and cut to [0, 1]: "
+                f"they average {document['expected_rate']:.4f}, not {document['rate']:g}."
+            )
+        )
+    if document["unreadable"]:
+        out.print(plain_text(f"{document['unreadable']:,} pictures cannot be read and keep their label."))
+    out.print()
+    longest = max(12, *(len(name) for name in planted.classes))
+    if longest + sum(max(len(name), 4) + 2 for name in planted.classes) <= MATRIX:
+        table = plain_table()
+        table.add_column("true \\ given", overflow="fold")
+        for name in planted.classes:
+            table.add_column(plain_text(name), justify="right")
+        for i, name in enumerate(planted.classes):
+            counts = [f"{count:,}" if i != j else "·" for j, count in enumerate(planted.counts[i].tolist())]
+            table.add_row(plain_text(name), *counts)
+    else:
+        table = plain_table()
+        for heading in ("true", "given"):
+            table.add_column(heading)
+        table.add_column("flips", justify="right")
+        for pair in document["confusions"][:PAIRS]:
+            table.add_row(plain_text(pair["true"]), plain_text(pair["given"]), f"{pair['count']:,}")
+    out.print(table)
+    out.print()
+    out.print(plain_text(f"Written to {document['output']}. Next:"))
+    out.print(plain_text(f"  {document['scan']}"), soft_wrap=True)

@@ -1,0 +1,141 @@
+"""An index back to disk as a table: new labels beside the old ones, every other column as it was."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from noisesieve.errors import InputError, OutputError, UsageError
+from noisesieve.files import replacing
+from noisesieve.names import escape_name
+from noisesieve.records import Index
+from noisesieve.settings import SourceSettings
+from noisesieve.sources.table import KINDS
+
+BLOCK = 1024  # embedded images in memory at a time
+
+
+def write_table(index: Index, source: SourceSettings, out: Path, *, labels: list[str], truth: list[str]) -> Path | None:
+    """Write `path`, `label`, `true_label` and the user's other columns; the --root to read it with, if it needs one.
+
+    Paths are relative to the new table where the images lie below it, else they stay relative to the dataset's root.
+    Embedded images stay embedded, in the format they came in.
+    """
+    kind = KINDS.get(out.suffix.lower())
+    if kind is None:
+        raise UsageError(f"{out}: no table that noisesieve writes.", f"Let it end in {', '.join(KINDS)}.")
+    embedded = index.places(0).column is not None
+    if embedded and kind != index.kind:
+        raise UsageError(
+            f"{out}: the images are embedded, so the table stays {index.kind}.",
+            f"Let the name end in {next(suffix for suffix, name in KINDS.items() if name == index.kind)}.",
+        )
+    if out.exists() and out.samefile(source.path):
+        raise OutputError(f"{out}: is the dataset itself.", "Choose another name with -o.")
+    ours = {"label": labels, "true_label": truth}
+    if embedded:
+        new = _beside(index, source, ours)
+        with replacing(out) as file:
+            (_copy_parquet if kind == "parquet" else _copy_jsonl)(index, new, file)
+        return None
+    paths, root = _paths(index, out)
+    new = _beside(index, source, {"path": paths, **ours})
+    with replacing(out) as file:
+        if kind == "parquet":
+            pq.write_table(new, file, compression="zstd")
+        elif kind == "jsonl":
+            file.writelines(_line(row) for row in new.to_pylist())
+        else:
+            _write_delimited(new, file, "," if kind == "csv" else "\t")
+    return root
+
+
+def _paths(index: Index, out: Path) -> tuple[list[str], Path | None]:
+    """Every row's path as the new table should name it, and the root it starts from if that is not the table's own."""
+    given = [path or "" for path in index.paths]
+    folder, root = out.resolve().parent, index.root.resolve()
+    if not root.is_relative_to(folder):
+        return given, index.root
+    before = escape_name(root.relative_to(folder).as_posix())
+    return (given if before == "." else [f"{before}/{path}" for path in given]), None
+
+
+def _beside(index: Index, source: SourceSettings, ours: dict[str, list[str]]) -> pa.Table:
+    """Our columns first; a column of the user's with one of those names gets `user_` before it."""
+    columns: dict[str, Any] = {name: pa.array(values, pa.string()) for name, values in ours.items()}
+    if index.splits is not None:
+        columns["split"] = pa.array(index.splits, pa.string())
+    if source.id_column is not None:
+        columns.setdefault(source.id_column, pa.array(index.ids, pa.string()))
+    if index.carried is not None:
+        for name, values in zip(index.carried.column_names, index.carried.columns, strict=True):
+            while name in columns:
+                name = f"user_{name}"
+            columns[name] = values
+    return pa.table(columns)
+
+
+def _write_delimited(table: pa.Table, file: IO[bytes], separator: str) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+    writer.writerow(table.column_names)
+    columns = [_texts(column) for column in table.columns]
+    writer.writerows(zip(*columns, strict=True))
+    text.detach()
+
+
+def _texts(column: pa.ChunkedArray) -> list[str | None]:
+    """A column as CSV shows it; lists and objects as JSON."""
+    if not pa.types.is_nested(column.type):
+        texts: list[str | None] = column.cast(pa.string()).to_pylist()
+        return texts
+    return [None if value is None else json.dumps(value, default=str) for value in column.to_pylist()]
+
+
+def _line(row: dict[str, Any]) -> bytes:
+    return (json.dumps(row, ensure_ascii=False, default=str) + "\n").encode()
+
+
+def _copy_parquet(index: Index, new: pa.Table, file: IO[bytes]) -> None:
+    """The images as they lie there, block by block, with the new columns beside them."""
+    place = index.places(0)
+    column = str(place.column)
+    wanted = [index.places(i).position for i in range(len(index))]  # ascending, as every index is
+    writer: pq.ParquetWriter | None = None
+    try:
+        first = done = 0
+        for batch in pq.ParquetFile(place.file).iter_batches(BLOCK, columns=[column]):
+            until = done
+            while until < len(wanted) and wanted[until] < first + len(batch):
+                until += 1
+            if until > done:
+                images = batch.column(0).take(pa.array([row - first for row in wanted[done:until]]))
+                part = new.slice(done, until - done).append_column(column, images)
+                writer = writer or pq.ParquetWriter(file, part.schema, compression="zstd")
+                writer.write_table(part)
+            first, done = first + len(batch), until
+    except pa.ArrowException as error:
+        raise InputError(f"{place.file}: cannot be read ({error}).", "Write it anew.") from error
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _copy_jsonl(index: Index, new: pa.Table, file: IO[bytes]) -> None:
+    for row, image in zip(new.to_pylist(), _embedded_lines(index), strict=True):
+        file.write(_line({**row, **image}))
+
+
+def _embedded_lines(index: Index) -> Iterator[dict[str, Any]]:
+    place = index.places(0)
+    with open(place.file, "rb") as lines:
+        for i in range(len(index)):
+            lines.seek(index.places(i).position)
+            yield {str(place.column): json.loads(lines.readline())[str(place.column)]}
