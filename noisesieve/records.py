@@ -105,6 +105,7 @@ class Scores:
     beta: float
     history: list[dict[str, Any]]
     facts: dict[str, Any]  # what the run decided for itself: flips, length of the warm-up
+    torn: Bools | None = None  # (N,) two opinions name different classes beside the given one; None: only one was asked
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,7 @@ class Wishes:
     image_size: int | None = None
     epochs: int | None = None
     warmup_epochs: int | None = None
+    settle_epochs: int | None = None
     ramp_epochs: int | None = None
     sieve_start: int | None = None
     beta: float | None = None
@@ -99,8 +100,10 @@ class Recipe:
     flip: bool | None = None  # None: tried on held-out rows during the warm-up
     ema_epochs: float = 0.5  # horizon of the weight average that scores; 0: the weights themselves
     average_epochs: int = 5  # the verdict's probabilities are the mean over this many last epochs
+    settle_epochs: int = 0  # between warm-up and ramp: plain CE to the end of a cosine, for a second opinion
+    opinion_weight: float = 0.3  # of the second opinion, in the geometric mean that is judged
     loop_eps: float = 1e-3
-    sieve_eps: float = 1e-3
+    sieve_eps: float = 1e-2
     score_pass: str = "eval"
     seed: int = 0
 
@@ -206,6 +209,7 @@ def _checked(settings: ScanSettings) -> ScanSettings:
         ("--image-size", wishes.image_size, 16, 1024),
         ("--epochs", wishes.epochs, 2, 10**6),
         ("--warmup-epochs", wishes.warmup_epochs, 0, 10**6),
+        ("--settle-epochs", wishes.settle_epochs, 0, 10**6),
         ("--ramp-epochs", wishes.ramp_epochs, 0, 10**6),
         ("--sieve-start", wishes.sieve_start, 1, 10**6),
         ("--batch-size", wishes.batch_size, 2, 10**6),

@@ -36,6 +36,7 @@ class Finding:
     flagged: Bools  # (N,)
     seconds: float
     passes: float  # training passes over the data
+    probability: Floats | None = None  # (N,) that the label is wrong, where the method says one
 
 
 @dataclass
@@ -108,7 +109,7 @@ class Contest:
     @property
     def plain_recipe(self) -> Recipe:
         """Cross-entropy on all rows, with the same schedule."""
-        return replace(self.recipe, beta=0.0, sieve_start=NEVER)
+        return replace(self.recipe, beta=0.0, settle_epochs=0, sieve_start=NEVER)
 
     @cached_property
     def margins(self) -> peers.MarginSum:
@@ -124,7 +125,8 @@ class Contest:
         """The closed-form verdict and the ranking of a training."""
         labels = self.lesson.labels.numpy()
         verdicts = judge(training.scores, labels, eps=recipe.sieve_eps, trusted=np.zeros(len(labels), dtype=np.bool_))
-        return self.finding(-verdicts.label_probability, verdicts.corrupted, training)
+        found = self.finding(-verdicts.label_probability, verdicts.corrupted, training)
+        return replace(found, probability=verdicts.corruption_probability)
 
     def finding(self, suspicion: Floats, flagged: Bools, training: Training, more_seconds: float = 0.0) -> Finding:
         """A method that rests on one training."""
@@ -150,8 +152,8 @@ def noisesieve(contest: Contest) -> Finding:
 
 
 def paper(contest: Contest) -> Finding:
-    """The same with the paper's floor, in the loop and for the verdict."""
-    recipe = replace(contest.recipe, loop_eps=PAPER_EPS, sieve_eps=PAPER_EPS)
+    """The paper's rule: its floor in the loop and for the verdict, and no second opinion."""
+    recipe = replace(contest.recipe, settle_epochs=0, loop_eps=PAPER_EPS, sieve_eps=PAPER_EPS)
     return contest.judged(contest.train(recipe, branch=contest.branch), recipe)
 
 
@@ -162,7 +164,7 @@ def cross_entropy(contest: Contest) -> Finding:
 
 def sieve_only(contest: Contest) -> Finding:
     """The dynamic sieve without the regularizer: the paper's ablation."""
-    recipe = replace(contest.recipe, beta=0.0)
+    recipe = replace(contest.recipe, beta=0.0, settle_epochs=0)
     return contest.judged(contest.train(recipe, branch=contest.branch), recipe)
 
 

@@ -14,7 +14,7 @@ import torch
 from noisesieve import __version__, pixels, sources
 from noisesieve.bench import peers, truth
 from noisesieve.bench.contest import METHODS, NEED_PLAIN, Contest, Finding
-from noisesieve.bench.measure import area_under_roc, average_precision, detection
+from noisesieve.bench.measure import area_under_roc, average_precision, calibration, detection
 from noisesieve.dataset import prepare
 from noisesieve.errors import InputError, UsageError
 from noisesieve.learn.lesson import Lesson
@@ -101,6 +101,7 @@ def _methods(wanted: tuple[str, ...]) -> tuple[str, ...]:
 
 def _figures(found: Finding, known: Bools, wrong: Bools) -> dict[str, Any]:
     suspicion, hits = found.suspicion[known], detection(found.flagged[known], wrong)
+    said = None if found.probability is None else found.probability[known]
     return {
         "flagged": hits.flagged,
         "precision": hits.precision,
@@ -110,6 +111,8 @@ def _figures(found: Finding, known: Bools, wrong: Bools) -> dict[str, Any]:
         "auc": area_under_roc(suspicion, wrong),
         "seconds": found.seconds,
         "passes": found.passes,
+        "ece": None if said is None else calibration(said, wrong).ece,
+        "noise_rate_error": None if said is None else float(said.mean() - wrong.mean()),
     }
 
 

@@ -33,6 +33,9 @@ Backbone = Annotated[str | None, option("resnet8, 20, 32, 56, 18, 34, 50, 101 or
 ImageSize = Annotated[int | None, option("Side of the training images in pixels.")]
 Epochs = Annotated[int | None, option("Epochs, at most.")]
 WarmupEpochs = Annotated[int | None, option("Epochs of plain cross-entropy; else until held-out agreement levels off.")]
+SettleEpochs = Annotated[
+    int | None, option("Epochs of plain cross-entropy at a falling rate, for a second opinion; 0: none.")
+]
 RampEpochs = Annotated[int | None, option("Epochs over which beta rises.")]
 SieveStart = Annotated[int | None, option("First epoch that trains on sieved rows.")]
 Beta = Annotated[float | None, option("Weight of the confidence regularizer.")]

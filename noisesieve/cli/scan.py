@@ -35,6 +35,7 @@ def scan(
     image_size: o.ImageSize = None,
     epochs: o.Epochs = None,
     warmup_epochs: o.WarmupEpochs = None,
+    settle_epochs: o.SettleEpochs = None,
     ramp_epochs: o.RampEpochs = None,
     sieve_start: o.SieveStart = None,
     beta: o.Beta = None,

@@ -27,10 +27,11 @@ from noisesieve.learn.state import State, fresh
 from noisesieve.learn.world import World
 from noisesieve.records import Scores
 from noisesieve.settings import Recipe
-from noisesieve.sieve.formulas import margin
+from noisesieve.sieve.formulas import alternative, margin, pool
 from noisesieve.watch import Watcher
 
 SAVE_SECONDS = 300.0  # a long epoch is saved on the way
+OPINION_EPOCHS = 3  # of the settling: their mean is the second opinion
 SKIPPED_SHARE = 0.05  # of an epoch's batches: more are worth a warning
 
 
@@ -83,6 +84,8 @@ class Loop:
         self.watcher.stage("training", self.timeline.epochs * self.rows)
         self.watcher.advance((state.epoch - 1) * self.rows)
         while state.epoch <= self.timeline.epochs:
+            if self.timeline.phase(state.epoch) == "settle" and not state.parked:
+                state.park()
             with self.journal.timed("train"):
                 self.train_epoch()
             with self.journal.timed("score"):
@@ -99,8 +102,13 @@ class Loop:
         state, timeline = self.state, self.timeline
         assert state.prob_sum is not None
         sieve_epochs = max(1, timeline.epochs - timeline.sieve_start + 1)
+        probs, torn = state.prob_sum / state.prob_count, None
+        if state.opinion is not None:
+            opinion = state.opinion / state.opinion_count
+            torn = (alternative(probs, self.labels) != alternative(opinion, self.labels)).numpy()
+            probs = pool(probs, opinion, self.recipe.opinion_weight)
         return Scores(
-            probs=(state.prob_sum / state.prob_count).numpy(),
+            probs=probs.numpy(),
             flagged_epochs=(state.dropped.double() / sieve_epochs).numpy(),
             prior=self.prior.numpy(),
             beta=timeline.beta(timeline.epochs),
@@ -113,6 +121,7 @@ class Loop:
                 "held_out": len(self.held_out),
                 "held_out_agreement": state.agreement,
             },
+            torn=torn,
         )
 
     # Training: one epoch over the rows that passed the sieve.
@@ -212,6 +221,8 @@ class Loop:
         self.resume_point = state.to_checkpoint()
         if self.timeline.phase(state.epoch) == "warm-up":
             self.watch_warmup()
+        if self.timeline.phase(state.epoch) == "settle":
+            self.ask_second_opinion()
         timeline = self.timeline  # the warm-up's end may be known only now
         kept = int(state.keep.sum())
         if state.epoch >= timeline.sieve_start:
@@ -282,6 +293,16 @@ class Loop:
         if state.warmup is None and (last or warmup.has_levelled_off(state.agreement)):
             state.warmup = state.epoch
             state.flip = bool(state.flip)  # never tried, never found harmless
+
+    def ask_second_opinion(self) -> None:
+        """Plain cross-entropy at a falling rate sees hard pictures best, until it memorizes: note it, and go back."""
+        state, last = self.state, self.timeline.settled
+        if state.epoch > last - OPINION_EPOCHS:
+            said = self.scorer.score(state, torch.arange(self.rows))
+            state.opinion = said if state.opinion is None else state.opinion + said
+            state.opinion_count += 1
+        if state.epoch == last:
+            state.unpark()
 
     # Checkpoints.
 

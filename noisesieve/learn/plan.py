@@ -14,9 +14,10 @@ from noisesieve.learn.losses import training_loss
 from noisesieve.learn.world import World
 from noisesieve.records import Ints
 from noisesieve.settings import Recipe, Wishes
+from noisesieve.sieve.formulas import PAPER_EPS
 
 SIZES = (16, 24, 32, 48, 64, 96, 128, 160, 224)
-CPU_LARGEST = 48
+CPU_LARGEST = 32  # resnet8 sees 25 pixels at a time: more of them cost much and show it less
 GPU_LARGEST = 128
 WATCH_STEPS = 30  # between two looks at the held-out rows, at least
 EMA_STEPS = 20  # horizon of the averaged weights, at least
@@ -47,14 +48,15 @@ def _auto(rows: int, classes: int, natural: int, device: str) -> Recipe:
     steps = max(1, rows // batch)  # an epoch; learning takes steps, so few rows get more epochs
     watch = max(1, round(WATCH_STEPS / steps))
     warmup = max(30 if rows < 20_000 else 20, 15 * watch)
-    ramp, rest = 8 * watch, 12 * watch
+    settle, ramp, rest = 6 * watch, 8 * watch, 12 * watch
     return Recipe(
         backbone="resnet34" if gpu else "resnet8" if rows < 50_000 else "resnet20",
         image_size=size,
-        epochs=warmup + ramp + rest,
+        epochs=warmup + settle + ramp + rest,
         warmup_epochs=warmup,
+        settle_epochs=settle,
         ramp_epochs=ramp,
-        sieve_start=warmup + ramp // 2 + 1,
+        sieve_start=warmup + settle + ramp // 2 + 1,
         batch_size=batch,
         lr=0.1,
         adaptive_warmup=True,
@@ -120,18 +122,24 @@ def _with_wishes(recipe: Recipe, wishes: Wishes) -> Recipe:
     warmup = wishes.warmup_epochs
     if warmup is None:
         warmup = max(1, min(round(recipe.warmup_epochs * scale), epochs - 1))
+    settle = wishes.settle_epochs
+    if settle is None:  # the paper's rule is the regularized network's own word
+        settle = 0 if wishes.sieve_eps == PAPER_EPS else round(recipe.settle_epochs * scale)
     ramp = wishes.ramp_epochs if wishes.ramp_epochs is not None else round(recipe.ramp_epochs * scale)
     lead = (recipe.sieve_start - recipe.warmup_epochs) / (recipe.epochs - recipe.warmup_epochs)
     start = wishes.sieve_start or min(epochs, warmup + max(1, round(lead * (epochs - warmup))))
     if wishes.epochs is None and wishes.warmup_epochs is not None:
         epochs = max(epochs - recipe.warmup_epochs, 1) + warmup  # a longer warm-up takes nothing from the sieve
         start = wishes.sieve_start or recipe.sieve_start - recipe.warmup_epochs + warmup
+    if wishes.settle_epochs is None:
+        settle = min(settle, max(0, start - warmup - 2)) if warmup else 0
     made = Recipe(
         **{
             **vars(recipe),
             **chosen,
             "epochs": epochs,
             "warmup_epochs": warmup,
+            "settle_epochs": settle,
             "ramp_epochs": ramp,
             "sieve_start": max(1, start),
             "lr_steps": tuple(round(step * scale) for step in recipe.lr_steps),
@@ -153,6 +161,11 @@ def _check(recipe: Recipe) -> None:
         )
     if recipe.sieve_start > recipe.epochs:
         raise UsageError(f"--sieve-start {recipe.sieve_start} lies behind the last epoch, {recipe.epochs}.")
+    if recipe.settle_epochs and recipe.sieve_start <= recipe.warmup_epochs + recipe.settle_epochs:
+        raise UsageError(
+            f"--settle-epochs {recipe.settle_epochs}: the sieve starts before they are over.",
+            "Lower it, or raise --sieve-start.",
+        )
     if recipe.beta > 1 and recipe.warmup_epochs == 0:
         raise UsageError(
             "--warmup-epochs 0 with beta above 1 locks the first guesses in.", "Give at least one epoch of warm-up."
@@ -164,10 +177,12 @@ def describe(recipe: Recipe, world: World) -> str:
     upto = "up to " if recipe.adaptive_warmup else ""
     flips = {True: "flips", False: "no flips", None: "flips if harmless"}[recipe.flip]
     ranks = f", {world.size} processes" if world.size > 1 else ""
+    settle = f"settle {recipe.settle_epochs}, " if recipe.settle_epochs else ""
     return (
         f"{recipe.backbone} at {recipe.image_size} px on {world.device.type}{ranks}, "
-        f"{upto}{recipe.epochs} epochs (warm-up {upto}{recipe.warmup_epochs}, ramp {recipe.ramp_epochs}, "
-        f"sieve from {recipe.sieve_start}), batch {recipe.batch_size}, lr {recipe.lr:g}, beta {recipe.beta:g}, "
+        f"{upto}{recipe.epochs} epochs (warm-up {upto}{recipe.warmup_epochs}, "
+        f"{settle}ramp {recipe.ramp_epochs}, sieve from {recipe.sieve_start}), "
+        f"batch {recipe.batch_size}, lr {recipe.lr:g}, beta {recipe.beta:g}, "
         f"eps {recipe.loop_eps:g} / {recipe.sieve_eps:g}, {flips}"
     )
 
@@ -199,7 +214,7 @@ def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -
         float(loss.detach())
         seconds.append(time.monotonic() - start)
     rate = batch / min(seconds[1:])
-    scored = recipe.epochs - recipe.sieve_start + 2
+    scored = recipe.epochs - recipe.sieve_start + 2 + min(3, recipe.settle_epochs)
     views = 2 if recipe.flip is not False else 1
     passes = recipe.epochs + scored * views / 3  # a forward pass costs about a third of a step
     weights = sum(p.numel() for p in model.parameters()) * 4

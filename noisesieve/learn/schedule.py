@@ -1,4 +1,4 @@
-"""When what happens: warm-up, ramp, sieve. Pure functions of the epoch, which counts from 1."""
+"""When what happens: warm-up, settle, ramp, sieve. Pure functions of the epoch, which counts from 1."""
 
 from __future__ import annotations
 
@@ -31,17 +31,24 @@ class Timeline:
     def _saved(self) -> int:
         return self.recipe.warmup_epochs - self.warmup
 
+    @property
+    def settled(self) -> int:
+        """The last epoch of plain cross-entropy."""
+        return self.warmup + self.recipe.settle_epochs
+
     def beta(self, epoch: int) -> float:
-        """0 in the warm-up, then linear, then constant."""
-        if epoch <= self.warmup:
+        """0 in the warm-up and while settling, then linear, then constant."""
+        if epoch <= self.settled:
             return 0.0
         ramp = self.recipe.ramp_epochs
-        return self.recipe.beta * (min(1.0, (epoch - self.warmup) / ramp) if ramp else 1.0)
+        return self.recipe.beta * (min(1.0, (epoch - self.settled) / ramp) if ramp else 1.0)
 
     def phase(self, epoch: int) -> str:
-        """warm-up, ramp or sieve: what the epoch is there for."""
+        """warm-up, settle, ramp or sieve: what the epoch is there for."""
         if epoch <= self.warmup:
             return "warm-up"
+        if epoch <= self.settled:
+            return "settle"
         return "sieve" if epoch >= self.sieve_start else "ramp"
 
     def scores_after(self, epoch: int) -> bool:
@@ -55,5 +62,6 @@ class Timeline:
             return lr * 0.1 ** sum(epoch > step for step in self.recipe.lr_steps)
         if now < self.warmup:
             return lr * min(1.0, (now + 0.01) / LR_RISE)
-        rest = (now - self.warmup) / max(1, self.epochs - self.warmup)
+        start, end = (self.warmup, self.settled) if now < self.settled else (self.settled, self.epochs)
+        rest = (now - start) / max(1, end - start)
         return lr * (LR_END + (1 - LR_END) * (1 + math.cos(math.pi * rest)) / 2)

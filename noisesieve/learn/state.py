@@ -30,6 +30,9 @@ class State:
     pending: Tensor | None = None  # (N,) bool: v of the next epoch, as far as it is known
     prob_sum: Tensor | None = None  # (N, K) float64
     prob_count: int = 0
+    opinion: Tensor | None = None  # (N, K) float64: sum of what plain cross-entropy said
+    opinion_count: int = 0
+    parked: dict[str, Tensor] = field(default_factory=dict)  # where the ramp begins, while plain CE settles
     epoch: int = 1
     step: int = 0
     updates: int = 0
@@ -39,36 +42,61 @@ class State:
     epoch_facts: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
-    _OPTIONAL = ("pending", "prob_sum")
-    _FACTS = ("prob_count", "epoch", "step", "updates", "warmup", "flip", "agreement", "epoch_facts", "history")
+    _OPTIONAL = ("pending", "prob_sum", "opinion")
+    _FACTS = (
+        "prob_count",
+        "opinion_count",
+        "epoch",
+        "step",
+        "updates",
+        "warmup",
+        "flip",
+        "agreement",
+        "epoch_facts",
+        "history",
+    )
 
     def to_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and plain facts."""
-        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
-        tensors |= {f"average.{name}": value for name, value in self.average.state_dict().items()}
-        for i, parameter in enumerate(self.model.parameters()):
-            buffer = self.optimizer.state.get(parameter, {}).get("momentum_buffer")
-            if buffer is not None:
-                tensors[f"momentum.{i}"] = buffer
+        tensors = self._weights() | {f"parked.{name}": value for name, value in self.parked.items()}
         tensors |= {"keep": self.keep, "dropped": self.dropped}
         tensors |= {name: value for name in self._OPTIONAL if (value := getattr(self, name)) is not None}
         facts: dict[str, Any] = {name: copy.copy(getattr(self, name)) for name in self._FACTS}
         facts["scaler"] = self.precision.scaler.state_dict()
         return tensors, facts
 
-    def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Take everything over from a checkpoint."""
+    def park(self) -> None:
+        """Remember the weights as they are: training leaves them for a while."""
+        self.parked = {name: value.detach().clone() for name, value in self._weights().items()}
 
-        def part(prefix: str) -> dict[str, Tensor]:
-            return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
+    def unpark(self) -> None:
+        """Go back to the remembered weights."""
+        self._set_weights(self.parked)
+        self.parked = {}
 
-        self.model.load_state_dict(part("model."))
-        self.average.load_state_dict(part("average."))
-        momentum = part("momentum.")
+    def _weights(self) -> dict[str, Tensor]:
+        """Model, average and momentum."""
+        tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        tensors |= {f"average.{name}": value for name, value in self.average.state_dict().items()}
+        for i, parameter in enumerate(self.model.parameters()):
+            buffer = self.optimizer.state.get(parameter, {}).get("momentum_buffer")
+            if buffer is not None:
+                tensors[f"momentum.{i}"] = buffer
+        return tensors
+
+    def _set_weights(self, tensors: dict[str, Tensor]) -> None:
+        self.model.load_state_dict(_part(tensors, "model."))
+        self.average.load_state_dict(_part(tensors, "average."))
+        momentum = _part(tensors, "momentum.")
         for i, parameter in enumerate(self.model.parameters()):
             if str(i) in momentum:
                 buffer = torch.empty_like(parameter).copy_(momentum[str(i)])  # the parameter's own memory layout
                 self.optimizer.state[parameter]["momentum_buffer"] = buffer
+
+    def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Take everything over from a checkpoint."""
+        self._set_weights(tensors)
+        self.parked = _part(tensors, "parked.")
         self.keep, self.dropped = tensors["keep"], tensors["dropped"]
         for name in self._OPTIONAL:
             setattr(self, name, tensors.get(name))
@@ -89,6 +117,10 @@ class State:
         ours = [v for v in self.average.state_dict().values() if v.is_floating_point()]
         theirs = [v for v in self.model.state_dict().values() if v.is_floating_point()]
         torch._foreach_lerp_(ours, theirs, weight)
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def fresh(recipe: Recipe, *, rows: int, classes: int, world: World) -> State:

@@ -7,20 +7,33 @@ from torch import Tensor
 
 FEWEST = 20  # rows of either kind below which a mixture means nothing
 ROUNDS = 100
+MISTAKEN_AT = 0.245  # doubt at which hardly a suspect would be wrong
+MOST_MISTAKEN = 0.8
 REACH = 16.0  # log-odds beyond this are one place
 
 
-def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor) -> Tensor:
+def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor, *, doubt: float = 0.0) -> Tensor:
     """P(label wrong), (N,) in [0, 1], never rising along `order` (most suspicious row first).
 
     A two-component Gaussian mixture on the log-odds of the given label, begun at the verdict's split. With too
-    few rows of a kind it is 1 - f[y], the model's own word.
+    few rows of a kind it is 1 - f[y], the model's own word. `doubt` is the share of suspects whose picture two
+    opinions take for different things: a network that cannot say what they show cannot be sure what they do not.
     """
     plain = 1 - label_probs
     if min(int(corrupted.sum()), int((~corrupted).sum())) < FEWEST:
         return _monotone(plain, order)
     odds = torch.logit(label_probs.clamp(1e-12, 1 - 1e-12)).clamp(-REACH, REACH)
-    return _monotone(_posterior(odds, corrupted), order)
+    return _monotone(_posterior(odds, corrupted) * trust(doubt), order)
+
+
+def trust(doubt: float) -> float:
+    """The share of suspects that will prove wrong, from how often two opinions of them differ.
+
+    Opinions of one network share most of their mistakes: they differ far less often than they err, and the law is
+    an empirical one. On six sets: doubt .01, .02, .08 went with a precision of 1.00, .99, .98; .19 and .21 with .47
+    and .36.
+    """
+    return 1 - min(MOST_MISTAKEN, (doubt / MISTAKEN_AT) ** 3)
 
 
 def _posterior(odds: Tensor, corrupted: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 PAPER_EPS = 1e-8
+POOL_FLOOR = 1e-12  # a probability of zero must not silence the other opinion
 
 
 def floored_log_loss(log_probs: Tensor, eps: float) -> Tensor:
@@ -35,6 +36,17 @@ def margin(probs: Tensor, labels: Tensor, eps: float) -> Tensor:
     """
     gains = torch.log1p(probs / eps)  # (N, K)
     return gains.mean(dim=1) - gains.gather(1, labels[:, None]).squeeze(1)
+
+
+def pool(probs: Tensor, opinion: Tensor, weight: float) -> Tensor:
+    """Two opinions (N, K) as one: their weighted geometric mean, normalised. A class that either doubts is doubted."""
+    logs = (1 - weight) * (probs + POOL_FLOOR).log() + weight * (opinion + POOL_FLOOR).log()
+    return logs.softmax(dim=1)
+
+
+def alternative(probs: Tensor, labels: Tensor) -> Tensor:
+    """The most probable class beside the given one, (N,)."""
+    return probs.scatter(1, labels[:, None], -1.0).argmax(dim=1)
 
 
 @dataclass(frozen=True)

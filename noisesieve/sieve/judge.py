@@ -37,6 +37,9 @@ def judge(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdic
     rank[order] = np.arange(1, len(labels) + 1)
     corrupted = decision.corrupted & ~believed
     gaps = decision.margin.abs()
+    torn = torch.zeros_like(corrupted) if scores.torn is None else torch.from_numpy(scores.torn)
+    doubt = float(torn[corrupted].double().mean()) if corrupted.any() else 0.0
+    chance = corruption_probability(label_probs, corrupted, torch.from_numpy(order), doubt=doubt)
     return Verdicts(
         loss=decision.loss.numpy(),
         regularizer=decision.regularizer.numpy(),
@@ -47,6 +50,6 @@ def judge(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdic
         paper_corrupted=((paper >= 0) & ~believed).numpy(),
         rank=rank,
         label_probability=label_probs.numpy(),
-        corruption_probability=corruption_probability(label_probs, corrupted, torch.from_numpy(order)).numpy(),
+        corruption_probability=chance.numpy(),
         undecided=int((gaps <= 1e-9 * gaps.max()).sum()),
     )

@@ -155,9 +155,10 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not() -> None:
     assert (first != other).any()
 
 
-@pytest.mark.parametrize("asked", [1, 5, 8, 13, 17, 21, 26, 31])
+@pytest.mark.parametrize("asked", [1, 5, 8, 13, 17, 21, 26, 31, 34, 37])
 def test_a_run_resumed_from_any_step_ends_in_the_same_bits(tmp_path: Path, asked: int) -> None:
-    recipe = replace(RECIPE, adaptive_warmup=True, flip=None, warmup_epochs=3, sieve_start=5, epochs=7)
+    recipe = replace(RECIPE, adaptive_warmup=True, flip=None, warmup_epochs=3)
+    recipe = replace(recipe, settle_epochs=2, sieve_start=7, epochs=9)
     given = lesson(rows=600)  # enough for a held-out part
     recipe = replace(recipe, batch_size=150)
     _, undisturbed = loop(given, recipe).run()
@@ -173,6 +174,28 @@ def test_a_run_resumed_from_any_step_ends_in_the_same_bits(tmp_path: Path, asked
     assert (resumed.probs == undisturbed.probs).all()
     assert (resumed.flagged_epochs == undisturbed.flagged_epochs).all()
     assert [row["kept"] for row in resumed.history] == [row["kept"] for row in undisturbed.history]
+
+
+def test_the_second_opinion_leaves_no_trace_in_the_weights() -> None:
+    made = loop(recipe=replace(RECIPE, settle_epochs=2, sieve_start=6, epochs=8))
+    before: list[torch.Tensor] = []
+    train = made.train_epoch
+
+    def watched() -> None:
+        if made.state.epoch == 3:
+            before.extend(weights(made))
+        if made.state.epoch == 5:
+            assert all(torch.equal(a, b) for a, b in zip(before, weights(made), strict=True))
+            assert not made.state.parked
+        train()
+        if made.state.epoch == 3:
+            assert any(not torch.equal(a, b) for a, b in zip(before, weights(made), strict=True))
+
+    made.train_epoch = watched  # type: ignore[method-assign]
+    state, scores = made.run()
+    assert [row["phase"] for row in scores.history][:5] == ["warm-up", "warm-up", "settle", "settle", "ramp"]
+    assert state.opinion_count == 2
+    assert np.allclose(scores.probs.sum(axis=1), 1)
 
 
 def test_the_train_pass_scores_without_a_pass_of_its_own() -> None:

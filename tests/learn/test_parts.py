@@ -54,13 +54,24 @@ def test_a_warm_up_that_ends_early_moves_everything_behind_it() -> None:
     auto = recipe()
     full, short = Timeline(auto, auto.warmup_epochs), Timeline(auto, auto.warmup_epochs - 5)
     assert full.epochs - short.epochs == full.sieve_start - short.sieve_start == 5
-    assert short.beta(auto.warmup_epochs - 4) > 0
+    assert short.beta(short.settled) == 0 < short.beta(short.settled + 1)
 
 
 def test_the_rate_falls_once_beta_rises_and_ends_near_zero() -> None:
     line = Timeline(recipe(), 10)
     assert line.learning_rate(10, 0.9) == line.recipe.lr
     assert line.learning_rate(line.epochs, 0.99) < 0.05 * line.recipe.lr
+
+
+def test_plain_cross_entropy_settles_before_beta_rises_and_the_rate_starts_anew() -> None:
+    line = Timeline(recipe(), 10)
+    assert line.recipe.settle_epochs > 0
+    assert {line.phase(epoch) for epoch in range(11, line.settled + 1)} == {"settle"}
+    assert line.beta(line.settled) == 0 < line.beta(line.settled + 1)
+    assert line.learning_rate(line.settled, 0.99) < 0.1 * line.recipe.lr
+    assert line.learning_rate(line.settled + 1, 0) == line.recipe.lr
+    assert recipe(sieve_eps=1e-8).settle_epochs == 0  # the paper's rule
+    assert recipe(preset="cifar").settle_epochs == recipe(preset="clothing1m").settle_epochs == 0
 
 
 def test_wishes_stand_above_the_preset() -> None:
@@ -75,14 +86,19 @@ def test_wishes_stand_above_the_preset() -> None:
 
 @pytest.mark.parametrize(
     "wishes",
-    [{"epochs": 5, "warmup_epochs": 5}, {"sieve_start": 999}, {"warmup_epochs": 0}],
+    [
+        {"epochs": 5, "warmup_epochs": 5},
+        {"sieve_start": 999},
+        {"warmup_epochs": 0},
+        {"warmup_epochs": 5, "sieve_start": 8, "settle_epochs": 5},
+    ],
 )
 def test_wishes_that_contradict_each_other_are_refused(wishes: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         recipe(**wishes)
 
 
-@pytest.mark.parametrize(("side", "size"), [(8, 16), (16, 16), (28, 32), (32, 32), (4000, 48)])
+@pytest.mark.parametrize(("side", "size"), [(8, 16), (16, 16), (28, 32), (32, 32), (4000, 32)])
 def test_the_size_follows_the_pictures(side: int, size: int) -> None:
     assert image_size(Wishes(), longest_sides=np.array([side] * 3), device="cpu") == size
 
