@@ -14,7 +14,7 @@ from noisesieve.errors import InputError, OutputError
 from noisesieve.names import natural_key
 from noisesieve.records import Bools, Bytes, Index, Ints
 from noisesieve.settings import InjectSettings, PixelSettings
-from noisesieve.sources.write import write_table
+from noisesieve.sources.write import table_kind, write_table
 from noisesieve.watch import Nobody, Watcher
 
 BLOCK = 4096  # pictures copied at a time
@@ -41,6 +41,7 @@ def inject(
     if settings.output.exists() and not settings.force:
         raise OutputError(f"{settings.output}: is there already.", "Choose another name with -o, or pass --force.")
     index = sources.read(settings.source)
+    table_kind(index, settings.source, settings.output)  # before the pictures are read
     for note in index.notes:
         watcher.note(note)
     planted = plant(

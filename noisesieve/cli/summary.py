@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,13 @@ def print_summary(out: Console, summary: dict[str, Any], folder: Path) -> None:
             "bold",
         )
     )
+    if (estimate := summary["estimate"])["noise_rate"] is not None and rate["corrupted"]:
+        out.print(
+            plain_text(
+                f"About {estimate['wrong_suspects']:,.0f} of these are expected to prove wrong; "
+                f"estimated noise rate {estimate['noise_rate']:.1%}"
+            )
+        )
     for line in _asides(summary):
         out.print(plain_text(line))
     _section(out, "Noise by class, noisiest first", _classes(summary["classes"]))
@@ -36,7 +44,9 @@ def print_summary(out: Console, summary: dict[str, Any], folder: Path) -> None:
     written = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
     out.print(plain_text(f"Written to {folder}:"), soft_wrap=True)
     out.print(plain_text(f"  {', '.join(written)}"))
-    out.print(plain_text("Next, in Python:"))
+    out.print(plain_text("How far to believe it, measured on these images:"))
+    out.print(plain_text(f"  noisesieve evaluate {shlex.quote(str(folder))} --plant 5%"), soft_wrap=True)
+    out.print(plain_text("The suspects, in Python:"))
     out.print(plain_text(f"  noisesieve.read_report({str(folder)!r}).corrupted.to_pandas()"), soft_wrap=True)
 
 

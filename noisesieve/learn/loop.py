@@ -31,7 +31,6 @@ from noisesieve.sieve.formulas import alternative, margin, pool
 from noisesieve.watch import Watcher
 
 SAVE_SECONDS = 300.0  # a long epoch is saved on the way
-OPINION_EPOCHS = 3  # of the settling: their mean is the second opinion
 SKIPPED_SHARE = 0.05  # of an epoch's batches: more are worth a warning
 
 
@@ -219,10 +218,11 @@ class Loop:
         """
         state = self.state
         self.resume_point = state.to_checkpoint()
-        if self.timeline.phase(state.epoch) == "warm-up":
-            self.watch_warmup()
-        if self.timeline.phase(state.epoch) == "settle":
-            self.ask_second_opinion()
+        phase = self.timeline.phase(state.epoch)
+        if phase == "warm-up" and len(self.held_out):
+            warmup.watch(state, self.recipe, self.scorer, self.held_out, self.labels[self.held_out])
+        if phase == "settle":
+            warmup.note_opinion(state, self.scorer, last=self.timeline.settled)
         timeline = self.timeline  # the warm-up's end may be known only now
         kept = int(state.keep.sum())
         if state.epoch >= timeline.sieve_start:
@@ -275,34 +275,6 @@ class Loop:
         pending = state.keep.clone() if state.pending is None else state.pending  # rows in no batch keep their v
         pending[batch] = self.world.sum(clean[batch]) > 0
         state.pending = pending
-
-    def watch_warmup(self) -> None:
-        """May beta rise? May pictures be mirrored? Ask the held-out rows."""
-        state, recipe = self.state, self.recipe
-        last = state.epoch == recipe.warmup_epochs
-        if len(self.held_out) == 0 or (state.warmup is not None and state.flip is not None):
-            return
-        if state.epoch % recipe.watch_every and not last:
-            return
-        labels = self.labels[self.held_out]
-        plain = self.scorer.score(state, self.held_out, mirrored=False)
-        state.agreement = [*state.agreement, float(plain.gather(1, labels[:, None]).mean())]
-        if state.flip is None and len(state.agreement) >= warmup.FLIP_TRIAL and warmup.beats_chance(plain, labels):
-            mirrored = self.scorer.score(state, self.held_out, mirrored=True)
-            state.flip = warmup.flipping_is_harmless(plain, mirrored, labels)
-        if state.warmup is None and (last or warmup.has_levelled_off(state.agreement)):
-            state.warmup = state.epoch
-            state.flip = bool(state.flip)  # never tried, never found harmless
-
-    def ask_second_opinion(self) -> None:
-        """Plain cross-entropy at a falling rate sees hard pictures best, until it memorizes: note it, and go back."""
-        state, last = self.state, self.timeline.settled
-        if state.epoch > last - OPINION_EPOCHS:
-            said = self.scorer.score(state, torch.arange(self.rows))
-            state.opinion = said if state.opinion is None else state.opinion + said
-            state.opinion_count += 1
-        if state.epoch == last:
-            state.unpark()
 
     # Checkpoints.
 

@@ -1,4 +1,7 @@
-"""The warm-up asks a small held-out part: has plain CE learnt what it will learn, and may pictures be mirrored?"""
+"""The warm-up asks a small held-out part: has plain CE learnt what it will learn, and may pictures be mirrored?
+
+Then plain CE settles, for a second opinion, before the regularizer takes over from where the warm-up ended.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,10 @@ import math
 
 import torch
 from torch import Tensor
+
+from noisesieve.learn.score import Scorer
+from noisesieve.learn.state import State
+from noisesieve.settings import Recipe
 
 HELD_OUT_SHARE = 0.1
 HELD_OUT_MOST = 1000
@@ -15,6 +22,7 @@ SHORTEST = 6  # looks
 PATIENCE = 4  # looks without a gain
 GAIN = 0.005
 FLIP_TRIAL = 4  # the look at which mirrored pictures are tried
+OPINION_EPOCHS = 3  # the last of the settling: their mean is the second opinion
 
 
 def held_out_rows(labels: Tensor, *, seed: int) -> Tensor:
@@ -61,3 +69,33 @@ def flipping_is_harmless(plain: Tensor, mirrored: Tensor, labels: Tensor) -> boo
     lost = int((right & ~right_mirrored).sum())
     won = int((right_mirrored & ~right).sum())
     return lost - won <= 1.64 * math.sqrt(lost + won)
+
+
+def watch(state: State, recipe: Recipe, scorer: Scorer, held_out: Tensor, labels: Tensor) -> None:
+    """After an epoch of warm-up: may beta rise? May pictures be mirrored? Ask the held-out rows."""
+    last = state.epoch == recipe.warmup_epochs
+    if state.warmup is not None and state.flip is not None:
+        return
+    if state.epoch % recipe.watch_every and not last:
+        return
+    plain = scorer.score(state, held_out, mirrored=False)
+    state.agreement = [*state.agreement, float(plain.gather(1, labels[:, None]).mean())]
+    if state.flip is None and len(state.agreement) >= FLIP_TRIAL and beats_chance(plain, labels):
+        mirrored = scorer.score(state, held_out, mirrored=True)
+        state.flip = flipping_is_harmless(plain, mirrored, labels)
+    if state.warmup is None and (last or has_levelled_off(state.agreement)):
+        state.warmup = state.epoch
+        state.flip = bool(state.flip)  # never tried, never found harmless
+
+
+def note_opinion(state: State, scorer: Scorer, *, last: int) -> None:
+    """After an epoch of settling: plain CE at a falling rate sees hard pictures best, until it memorizes them.
+
+    Its last epochs are noted; then training goes back to where the warm-up ended.
+    """
+    if state.epoch > last - OPINION_EPOCHS:
+        said = scorer.score(state, torch.arange(len(state.keep)))
+        state.opinion = said if state.opinion is None else state.opinion + said
+        state.opinion_count += 1
+    if state.epoch == last:
+        state.unpark()

@@ -37,12 +37,23 @@ def summarize(table: pa.Table, *, classes: list[str], undecided: int, facts: dic
         "undecided": undecided,
         "paper_corrupted": int((paper == "corrupted").sum()),
         "noise_rate": _rate(int(corrupted.sum()), int(readable.sum())),
+        "estimate": _estimate(table, corrupted),
         "classes": _classes(table, classes, corrupted, readable),
         "confusions": _confusions(table),
         "suspects": _suspects(table),
         "unreadable_rows": _unreadable(table),
         "duplicates": _duplicates(table),
         "training": facts,
+    }
+
+
+def _estimate(table: pa.Table, corrupted: Bools) -> dict[str, Any]:
+    """What the corruption probabilities add up to: the noise rate, and how many of the suspects will prove wrong."""
+    chance = table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)  # null becomes NaN
+    known = ~np.isnan(chance)
+    return {
+        "noise_rate": float(chance[known].mean()) if known.any() else None,
+        "wrong_suspects": float(chance[corrupted & known].sum()),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -22,25 +23,30 @@ from noisesieve.sources.table import KINDS
 BLOCK = 1024  # embedded images in memory at a time
 
 
-def write_table(index: Index, source: SourceSettings, out: Path, *, labels: list[str], truth: list[str]) -> Path | None:
-    """Write `path`, `label`, `true_label` and the user's other columns; the --root to read it with, if it needs one.
-
-    Paths are relative to the new table where the images lie below it, else they stay relative to the dataset's root.
-    Embedded images stay embedded, in the format they came in.
-    """
+def table_kind(index: Index, source: SourceSettings, out: Path) -> str:
+    """The format that `out` will have; refused where it cannot hold these images or is the dataset itself."""
     kind = KINDS.get(out.suffix.lower())
     if kind is None:
         raise UsageError(f"{out}: no table that noisesieve writes.", f"Let it end in {', '.join(KINDS)}.")
-    embedded = index.places(0).column is not None
-    if embedded and kind != index.kind:
+    if _is_embedded(index) and kind != index.kind:
         raise UsageError(
             f"{out}: the images are embedded, so the table stays {index.kind}.",
             f"Let the name end in {next(suffix for suffix, name in KINDS.items() if name == index.kind)}.",
         )
     if out.exists() and out.samefile(source.path):
         raise OutputError(f"{out}: is the dataset itself.", "Choose another name with -o.")
+    return kind
+
+
+def write_table(index: Index, source: SourceSettings, out: Path, *, labels: list[str], truth: list[str]) -> Path | None:
+    """Write `path`, `label`, `true_label` and the user's other columns; the --root to read it with, if it needs one.
+
+    Paths are relative to the new table where the images lie below it, else they stay relative to the dataset's root.
+    Embedded images stay embedded, in the format they came in.
+    """
+    kind = table_kind(index, source, out)
     ours = {"label": labels, "true_label": truth}
-    if embedded:
+    if _is_embedded(index):
         new = _beside(index, source, ours)
         with replacing(out) as file:
             (_copy_parquet if kind == "parquet" else _copy_jsonl)(index, new, file)
@@ -57,14 +63,19 @@ def write_table(index: Index, source: SourceSettings, out: Path, *, labels: list
     return root
 
 
+def _is_embedded(index: Index) -> bool:
+    return index.places(0).column is not None
+
+
 def _paths(index: Index, out: Path) -> tuple[list[str], Path | None]:
     """Every row's path as the new table should name it, and the root it starts from if that is not the table's own."""
     given = [path or "" for path in index.paths]
-    folder, root = out.resolve().parent, index.root.resolve()
+    # As the user names them: a linked dataset beside the table lies below it.
+    folder, root = Path(os.path.abspath(out)).parent, Path(os.path.abspath(index.root))
     if not root.is_relative_to(folder):
         return given, index.root
     before = escape_name(root.relative_to(folder).as_posix())
-    return (given if before == "." else [f"{before}/{path}" for path in given]), None
+    return (given if before == "." else [path if os.path.isabs(path) else f"{before}/{path}" for path in given]), None
 
 
 def _beside(index: Index, source: SourceSettings, ours: dict[str, list[str]]) -> pa.Table:

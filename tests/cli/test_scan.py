@@ -265,6 +265,14 @@ def test_help_ends_in_an_example_that_runs(noisesieve: Run, colours: Path, tmp_p
     (tmp_path / "work/dataset").symlink_to(colours)
     done = noisesieve(*example, *QUICK)
     assert done.returncode == 0, done.stderr
+    for command in ("inject", "evaluate", "bench"):
+        text = noisesieve(command, "--help").stdout
+        example = text[text.index("Example: noisesieve ") :].split("Example: noisesieve ")[1].split("\n\n")[0].split()
+        if command == "evaluate":
+            rows = [f"{file.parent.name}/{file.name},red" for file in sorted(colours.rglob("*.png"))]
+            (tmp_path / "work/truth.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
+        done = noisesieve(*example, *(QUICK if command == "bench" else ()))
+        assert done.returncode == 0, done.stderr
     assert noisesieve("--version").stdout.strip() == f"noisesieve {ns.__version__}"
 
 
