@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -9,9 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import jsonschema
 import numpy as np
 import pytest
 from PIL import Image
+from referencing import Registry, Resource
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line does, before torch loads
 REPOSITORY = Path(__file__).parent.parent
@@ -90,3 +93,11 @@ def few_digits(folder: Path, each: int) -> Path:
         for file in sorted(source.iterdir())[:each]:
             shutil.copy(file, target)
     return folder
+
+
+def validate(document: object, name: str) -> None:
+    """A JSON document must be what its schema in the package says."""
+    folder = REPOSITORY / "noisesieve/report/schemas"
+    schemas = {file.name: json.loads(file.read_text()) for file in folder.glob("*.json")}
+    registry = Registry().with_resources((key, Resource.from_contents(value)) for key, value in schemas.items())
+    jsonschema.Draft202012Validator(schemas[f"{name}.schema.json"], registry=registry).validate(document)

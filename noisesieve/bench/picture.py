@@ -41,14 +41,14 @@ def draw(rows: Measured, title: str) -> str:
 
 
 def _histograms(margin: Floats, wrong: Bools) -> list[str]:
-    """Counts of margins, each kind on its own scale of the tallest bar; zero is the threshold."""
+    """Counts of margins, one colour a kind; zero is the threshold."""
     low, high = (float(margin.min()), float(margin.max())) if len(margin) else (-1.0, 1.0)
     low, high = min(low, -0.05), max(high, 0.05)
     edges = np.linspace(low, high, BINS + 1)
     counts = [np.histogram(margin[kind], edges)[0] for kind in (~wrong, wrong)]
     tallest = max(1, *(int(count.max()) for count in counts))
     x0, step = LEFT[0], PANEL / BINS
-    parts = [f'<text x="{x0}" y="54">margins: zero or above is called corrupted</text>']
+    parts = [f'<text x="{x0}" y="54">margins (zero or above: corrupted), rows on a root scale</text>']
     for count, colour in zip(counts, (RIGHT_COLOUR, WRONG_COLOUR), strict=True):
         # On a square-root scale: a few hundred wrong labels stay visible beside thousands of right ones.
         heights = np.sqrt(count / tallest) * (BOTTOM - TOP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,15 +121,17 @@ def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
         return
     out.print()
     hits, bars = found["suggestions"], found["calibration"]
-    deep = ", ".join(f"{value:.2f} at {int(k):,}" for k, value in found["precision_at"].items())
-    for line in (
+    deep = ", ".join(f"{value:.2f} of {int(k):,}" for k, value in found["precision_at"].items())
+    lines = (
         f"ranking:      average precision {_number(found['average_precision'])}, AUC {_number(found['auc'])}",
-        f"precision:    {deep}",
+        f"top rows:     wrong are {deep}",
         f"suggestions:  {hits['right']:,} of {hits['made']:,} name the right class",
         f"probability:  calibration error {bars['ece']:.3f}, Brier score {bars['brier']:.3f}",
         f"noise rate:   estimated {rate['estimated']:.1%}, true {rate['true']:.1%}, off by {rate['error']:+.1%}",
-    ):
-        out.print(plain_text(line))
+    )
+    for line in lines:
+        for part in textwrap.wrap(line, out.width, subsequent_indent=" " * 14):
+            out.print(plain_text(part))
     out.print()
     classes = plain_table()
     for name in ("given label", "of", "wrong", "flagged", "precision", "recall", "F1"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from noisesieve.bench.contest import METHODS
-from tests.conftest import QUICK, SAMPLE, Run, few_digits
+from tests.conftest import QUICK, SAMPLE, Run, few_digits, validate
 
 
 def test_two_methods_on_the_sample_data(noisesieve: Run, tmp_path: Path) -> None:
@@ -35,6 +35,7 @@ def test_every_method_runs_and_shares_the_warm_up(noisesieve: Run, colours: Path
     done = noisesieve("bench", "n.csv", *options)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
+    validate(found, "bench")
     rows = {row["method"]: row for row in found["methods"]}
     assert list(rows) == list(METHODS)
     assert rows["cleanlab"]["passes"] == pytest.approx(0.8 * 5 * rows["ce"]["passes"], rel=0.1)

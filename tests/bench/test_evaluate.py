@@ -12,7 +12,7 @@ import pytest
 
 import noisesieve as ns
 from noisesieve.bench.rescan import draw_flips, settings_of
-from tests.conftest import QUICK_OPTIONS, SAMPLE, Run, few_digits
+from tests.conftest import QUICK_OPTIONS, SAMPLE, Run, few_digits, validate
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,7 @@ def test_every_figure_follows_from_the_report_and_the_truth(noisesieve: Run, dig
     assert done.returncode == 0, done.stderr
     assert "entries belong to no row" in done.stderr  # the truth of all 1,797, the run of 600
     found = json.loads(done.stdout)
+    validate(found, "evaluate")
     frame = (
         ns.read_report(digits[1])
         .to_pandas()
@@ -109,6 +110,7 @@ def test_planted_flips_are_measured_on_the_rows_that_were_clean(noisesieve: Run,
     done = noisesieve("evaluate", digits[1], "--plant", "5%", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
+    validate(found, "planted")
     report = ns.read_report(digits[1])
     clean = pc.equal(report.table["verdict"].cast(pa.string()), "clean").to_numpy()
     assert found["planted"] == round(0.05 * clean.sum())

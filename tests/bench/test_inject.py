@@ -14,7 +14,7 @@ import pytest
 
 from noisesieve import sources
 from noisesieve.settings import SourceSettings
-from tests.conftest import SAMPLE, Run, paint
+from tests.conftest import SAMPLE, Run, paint, validate
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:
@@ -28,6 +28,7 @@ def test_flips_of_a_folder_are_counted_and_readable(noisesieve: Run, tmp_path: P
     done = noisesieve("inject", SAMPLE / "digits", "--noise", noise, "--rate", "30%", "-o", out, "--json")
     assert done.returncode == 0, done.stderr
     told, rows = json.loads(done.stdout), rows_of(out)
+    validate(told, "inject")
     flips = [row for row in rows if row["label"] != row["true_label"]]
     assert list(rows[0]) == ["path", "label", "true_label"]
     assert told["flips"] == len(flips) == sum(pair["count"] for pair in told["confusions"])

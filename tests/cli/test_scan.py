@@ -10,23 +10,13 @@ import sys
 import time
 from pathlib import Path
 
-import jsonschema
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from referencing import Registry, Resource
 
 import noisesieve as ns
 from noisesieve.errors import StateError
-from tests.conftest import QUICK, QUICK_OPTIONS, REPOSITORY, SAMPLE, Run, paint
-
-SCHEMAS = REPOSITORY / "noisesieve/report/schemas"
-
-
-def validate(document: object, name: str) -> None:
-    schemas = {file.name: json.loads(file.read_text()) for file in SCHEMAS.glob("*.json")}
-    registry = Registry().with_resources((key, Resource.from_contents(value)) for key, value in schemas.items())
-    jsonschema.Draft202012Validator(schemas[f"{name}.schema.json"], registry=registry).validate(document)
+from tests.conftest import QUICK, QUICK_OPTIONS, REPOSITORY, SAMPLE, Run, paint, validate
 
 
 def test_a_scan_prints_its_findings_and_writes_the_run_folder(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
