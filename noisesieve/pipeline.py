@@ -247,5 +247,5 @@ def pause_of(stop: Stop) -> Callable[[], None]:
 def _bytes_needed(dataset: Dataset) -> int:
     """What the run folder will hold at its fullest: two checkpoints and a third being written, or the results."""
     rows, classes = len(dataset.codes), len(dataset.classes)
-    checkpoint = 3 * weight_bytes(dataset.recipe, classes) + rows * (classes * 8 + 9)
+    checkpoint = 6 * weight_bytes(dataset.recipe, classes) + rows * (classes * 16 + 9)  # parked weights, two opinions
     return 3 * checkpoint + len(dataset.index) * 500 + 2**20

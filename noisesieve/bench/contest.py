@@ -18,7 +18,7 @@ from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.state import State
 from noisesieve.learn.world import World
-from noisesieve.records import Bools, Floats, Scores
+from noisesieve.records import Bools, Floats, Ints, Scores
 from noisesieve.settings import Recipe
 from noisesieve.sieve.formulas import PAPER_EPS
 from noisesieve.sieve.judge import judge
@@ -43,7 +43,7 @@ class Finding:
 class Branch:
     """A checkpoint store in memory: remembers where the warm-up ended, and starts others from there.
 
-    Until beta rises every training here is plain cross-entropy: it is done once, and its seconds count for each.
+    Until then every training here is plain cross-entropy: it is done once, and its seconds count for each.
     """
 
     warm: tuple[dict[str, Tensor], dict[str, Any]] | None = None
@@ -52,7 +52,8 @@ class Branch:
         return self.warm
 
     def save(self, number: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        if self.warm is None and facts["warmup"] is not None and facts["step"] == 0:
+        ended = facts["warmup"] is not None and facts["epoch"] == facts["warmup"] + 1
+        if self.warm is None and ended and facts["step"] == 0:
             self.warm = {name: value.detach().clone() for name, value in tensors.items()}, facts
 
 
@@ -83,28 +84,40 @@ class Contest:
     watcher: Watcher
     stop: Callable[[], Stopped | None]
     branch: Branch = field(default_factory=Branch)
+    warmup: int = 0  # its length, once a training has found it
+    flip: bool = False
 
-    def train(
+    @property
+    def shares(self) -> bool:
+        """May the warm-up be shared? Not where the sieve or the averaging already begins within it."""
+        recipe = self.recipe
+        begins = min(recipe.sieve_start - 1, recipe.epochs - recipe.average_epochs)
+        return 0 < recipe.warmup_epochs < begins
+
+    def train(self, recipe: Recipe, *, observe: Callable[[Tensor, Tensor], None] | None = None) -> Training:
+        """Train on all rows, from the shared warm-up where there is one."""
+        found = self._run(self.lesson, recipe, self.branch if self.shares else None, observe)
+        assert found.state.warmup is not None
+        self.warmup, self.flip = found.state.warmup, bool(found.state.flip)
+        return found
+
+    def train_without(self, held: Ints, recipe: Recipe) -> Training:
+        """Train from scratch on all rows but some, and score all."""
+        return self._run(replace(self.lesson, aside=torch.from_numpy(held)), recipe, None, None)
+
+    def _run(
         self,
+        lesson: Lesson,
         recipe: Recipe,
-        *,
-        keep: Tensor | None = None,
-        branch: Branch | None = None,
-        observe: Callable[[Tensor, Tensor], None] | None = None,
+        branch: Branch | None,
+        observe: Callable[[Tensor, Tensor], None] | None,
     ) -> Training:
-        """Train with a recipe; on the rows of `keep` alone where it is given."""
-        loop = Loop(
-            self.lesson,
-            recipe,
-            world=self.world,
-            watcher=self.watcher,
-            checkpoints=branch,
-            stop=self.stop,
-            observe=observe,
+        world, watcher = self.world, self.watcher
+        return Training(
+            *Loop(
+                lesson, recipe, world=world, watcher=watcher, checkpoints=branch, stop=self.stop, observe=observe
+            ).run()
         )
-        if keep is not None:
-            loop.state.keep = keep
-        return Training(*loop.run())
 
     @property
     def plain_recipe(self) -> Recipe:
@@ -119,13 +132,14 @@ class Contest:
     @cached_property
     def plain(self) -> Training:
         """Plain cross-entropy. Runs before all others: AUM has to see it from the first step."""
-        return self.train(self.plain_recipe, branch=self.branch, observe=self.margins.add)
+        return self.train(self.plain_recipe, observe=self.margins.add)
 
     def judged(self, training: Training, recipe: Recipe) -> Finding:
         """The closed-form verdict and the ranking of a training."""
-        labels = self.lesson.labels.numpy()
+        labels, start = self.lesson.labels.numpy(), time.monotonic()
         verdicts = judge(training.scores, labels, eps=recipe.sieve_eps, trusted=np.zeros(len(labels), dtype=np.bool_))
-        found = self.finding(-verdicts.label_probability, verdicts.corrupted, training)
+        spent = time.monotonic() - start
+        found = self.finding(-verdicts.label_probability, verdicts.corrupted, training, spent)
         return replace(found, probability=verdicts.corruption_probability)
 
     def finding(self, suspicion: Floats, flagged: Bools, training: Training, more_seconds: float = 0.0) -> Finding:
@@ -134,27 +148,25 @@ class Contest:
 
     def fixed(self) -> Recipe:
         """The plain recipe with the warm-up and the flips that the shared warm-up found, for the folds."""
-        assert self.branch.warm is not None
-        facts = self.branch.warm[1]
-        saved = self.recipe.warmup_epochs - facts["warmup"]
+        saved = self.recipe.warmup_epochs - self.warmup
         return replace(
             self.plain_recipe,
             epochs=self.recipe.epochs - saved,
-            warmup_epochs=facts["warmup"],
+            warmup_epochs=self.warmup,
             adaptive_warmup=False,
-            flip=bool(facts["flip"]),
+            flip=self.flip,
         )
 
 
 def noisesieve(contest: Contest) -> Finding:
     """`noisesieve scan`, with the settings of this bench."""
-    return contest.judged(contest.train(contest.recipe, branch=contest.branch), contest.recipe)
+    return contest.judged(contest.train(contest.recipe), contest.recipe)
 
 
 def paper(contest: Contest) -> Finding:
     """The paper's rule: its floor in the loop and for the verdict, and no second opinion."""
     recipe = replace(contest.recipe, settle_epochs=0, loop_eps=PAPER_EPS, sieve_eps=PAPER_EPS)
-    return contest.judged(contest.train(recipe, branch=contest.branch), recipe)
+    return contest.judged(contest.train(recipe), recipe)
 
 
 def cross_entropy(contest: Contest) -> Finding:
@@ -165,7 +177,7 @@ def cross_entropy(contest: Contest) -> Finding:
 def sieve_only(contest: Contest) -> Finding:
     """The dynamic sieve without the regularizer: the paper's ablation."""
     recipe = replace(contest.recipe, beta=0.0, settle_epochs=0)
-    return contest.judged(contest.train(recipe, branch=contest.branch), recipe)
+    return contest.judged(contest.train(recipe), recipe)
 
 
 def area_under_margin(contest: Contest) -> Finding:
@@ -184,7 +196,7 @@ def neighbours(contest: Contest) -> Finding:
 
 def cleanlab(contest: Contest) -> Finding:
     """The real cleanlab on out-of-fold probabilities of plain trainings."""
-    if contest.branch.warm is None:
+    if not contest.warmup:
         _ = contest.plain  # the folds get its warm-up and its flips
     labels = contest.lesson.labels.numpy()
     recipe, folds = contest.fixed(), peers.folds(labels, FOLDS, seed=contest.recipe.seed)
@@ -192,9 +204,7 @@ def cleanlab(contest: Contest) -> Finding:
     seconds = passes = 0.0
     for i, held in enumerate(folds):
         contest.watcher.note(f"cleanlab: fold {i + 1} of {FOLDS}")
-        keep = torch.ones(len(labels), dtype=torch.bool)
-        keep[torch.from_numpy(held)] = False
-        training = contest.train(recipe, keep=keep)
+        training = contest.train_without(held, recipe)
         probs[held] = training.scores.probs[held]
         seconds += training.seconds(score_share=len(held) / len(labels))  # all rows are scored, the fold is needed
         passes += training.passes(len(labels))

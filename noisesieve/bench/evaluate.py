@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from noisesieve.bench.measure import area_under_roc, average_precision, calibration, detection, precision_at
 from noisesieve.bench.truth import Rows
+from noisesieve.errors import InputError
 from noisesieve.names import natural_key
 from noisesieve.records import Bools, Floats, Ints
 from noisesieve.report import Report
+from noisesieve.report.schema import COLUMNS, SPLIT
 
 DEPTHS = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
 
@@ -20,7 +22,10 @@ DEPTHS = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
 def rows_of(report: Report) -> Rows:
     """A report's rows, to match a truth with."""
     table = report.table
-    return Rows(table["id"].to_pylist(), table["path"].to_pylist(), table)
+    own = {f"user_{name}": name for name in (*COLUMNS, SPLIT)}  # under their own names, as before the scan
+    users = table.select([name for name in table.column_names if name not in COLUMNS])
+    users = users.rename_columns([own.get(name, name) for name in users.column_names])
+    return Rows(table["id"].to_pylist(), table["path"].to_pylist(), users)
 
 
 class Measured:
@@ -57,11 +62,12 @@ class Measured:
 def evaluate(report: Report, truth: list[str | None]) -> dict[str, Any]:
     """All figures as one JSON document."""
     rows = Measured(report, truth)
+    if len(rows) == 0:
+        raise InputError("No readable row has a known right label.", "Is the truth the one of this dataset?")
     wrong = rows.wrong
     order = np.argsort(rows.rank)
     depths = sorted({*(k for k in DEPTHS if k <= len(rows)), int(wrong.sum())} - {0})
-    estimated = float(rows.probability.mean()) if len(rows) else 0.0
-    true_rate = float(wrong.mean()) if len(rows) else 0.0
+    estimated, true_rate = float(rows.probability.mean()), float(wrong.mean())
     suggestions = np.array([text is not None for text in rows.suggested], dtype=np.bool_) & wrong
     return {
         "examples": rows.examples,
@@ -84,7 +90,7 @@ def evaluate(report: Report, truth: list[str | None]) -> dict[str, Any]:
         "calibration": asdict(calibration(rows.probability, wrong)),
         "noise_rate": {
             "true": true_rate,
-            "flagged": float(rows.flagged.mean()) if len(rows) else 0.0,
+            "flagged": float(rows.flagged.mean()),
             "estimated": estimated,
             "error": estimated - true_rate,
         },

@@ -42,9 +42,9 @@ def _share(part: int, whole: int) -> float | None:
 
 def average_precision(suspicion: Floats, wanted: Bools) -> float | None:
     """The area under the precision-recall curve, as a sum over its steps; None without a wanted row."""
-    precision, recall = precision_recall_curve(suspicion, wanted)
     if not wanted.any():
         return None
+    precision, recall = precision_recall_curve(suspicion, wanted)
     return float((np.diff(recall, prepend=0.0) * precision).sum())
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from noisesieve.errors import UsageError
+from noisesieve.errors import InputError, UsageError
 from noisesieve.learn.feed import Feed
 from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.state import State
@@ -84,6 +84,12 @@ def folds(labels: Ints, count: int, *, seed: int) -> list[Ints]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # classes of fewer rows than folds: some folds go without
         return [held for _, held in splitter.split(np.zeros((len(labels), 1)), labels)]
+
+
+def require_folds(labels: Ints, count: int) -> None:
+    """Say before anything is trained that there are too few rows to take apart."""
+    if int(np.bincount(labels).max()) < count:
+        raise InputError(f"No class has {count} rows: too few for {count} folds.", "Leave cleanlab out of --methods.")
 
 
 def cleanlab_issues(labels: Ints, probs: Floats) -> tuple[Floats, Bools]:

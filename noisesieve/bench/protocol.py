@@ -4,7 +4,8 @@
 
 The folder holds clothing/train (an image folder) and cifar10n/train.parquet (`image`, `true_label`, `label_aggre`,
 `label_random1`). Clothing gets the four planted noises; of CIFAR-10N the second 4,000 rows are taken with the labels
-that people gave. Two sets run at a time, one thread each. What is there already is not run again.
+that people gave. Two sets run at a time, one thread each. What is there already is not run again: use a new folder for
+a new commit.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from noisesieve.settings import InjectSettings, SourceSettings
 
 PLANTED = (("instance", 0.2), ("instance", 0.4), ("symmetric", 0.4), ("asymmetric", 0.3))
 HUMAN = ("label_aggre", "label_random1")
+TRUTH = ("--truth-column", "true_label")
 CIFAR_ROWS = slice(4000, 8000)
 
 
@@ -44,16 +46,14 @@ def jobs(data: Path, out: Path) -> list[Job]:
     found = []
     for noise, rate in PLANTED:
         root, table = data / "clothing/train", out / f"clothing-{noise}-{rate:g}.csv"
-        if not table.exists():
-            inject(InjectSettings(SourceSettings(root), table, noise, rate))
-        found.append(Job(table.stem, [str(table), "--root", str(root), "--truth-column", "true_label"]))
+        _, base = inject(InjectSettings(SourceSettings(root), table, noise, rate, force=True))
+        found.append(Job(table.stem, [str(table), *(["--root", str(base)] if base else []), *TRUTH]))
     part = out / "cifar10n.parquet"
     if not part.exists():
         rows = pq.read_table(data / "cifar10n/train.parquet")
         pq.write_table(rows.slice(CIFAR_ROWS.start, CIFAR_ROWS.stop - CIFAR_ROWS.start), part)
     for label in HUMAN:
-        arguments = [str(part), "--label-column", label, "--truth-column", "true_label"]
-        found.append(Job(f"cifar10n-{label}", arguments))
+        found.insert(0, Job(f"cifar10n-{label}", [str(part), "--label-column", label, *TRUTH]))  # the longest first
     return found
 
 
@@ -79,7 +79,30 @@ def report(documents: Sequence[dict[str, Any]]) -> str:
             extra = [_signed(row["ece"], ""), _signed(row["noise_rate_error"], "+")]
             name = f"{document['name']}, {share:.1%} wrong, seed {document['seed']}"
             lines.append(f"| {' | '.join((name, *cells(row), *extra))} |")
+    lines += ["", "| mean over the sets | F1 | AP | seconds |", "|---|---:|---:|---:|"]
+    for name in [row["method"] for row in documents[0]["methods"]]:
+        rows = [row for document in documents for row in document["methods"] if row["method"] == name]
+        f1, precision, seconds = (_mean(rows, key) for key in ("f1", "average_precision", "seconds"))
+        lines.append(f"| {name} | {f1:.3f} | {precision:.3f} | {seconds:.0f} |")
     return "\n".join(lines) + "\n"
+
+
+def _mean(rows: list[dict[str, Any]], key: str) -> float:
+    return float(sum(row[key] or 0.0 for row in rows) / len(rows))
+
+
+def origin(documents: Sequence[dict[str, Any]]) -> str:
+    """Hardware, commit and command, for whoever wants to see the same."""
+    machine = documents[0]["machine"]
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
+    ).stdout.strip()
+    return (
+        f"{machine['processor']}, {machine['threads']} thread a process, {machine['device']}, "
+        f"torch {machine['torch']}, "
+        f"Python {machine['python']}; noisesieve {documents[0]['version']}, commit {commit or 'unknown'}; "
+        f"python -m noisesieve.bench.protocol {' '.join(sys.argv[1:])}\n\n"
+    )
 
 
 def _signed(value: float | None, sign: str) -> str:
@@ -99,7 +122,7 @@ def main() -> None:
     todo = jobs(chosen.data, chosen.output)
     with ThreadPoolExecutor(chosen.processes) as pool:
         found = list(pool.map(lambda job: run(job, chosen.output, methods=chosen.methods, seed=chosen.seed), todo))
-    table = report(found)
+    table = origin(found) + report(found)
     (chosen.output / f"table-seed{chosen.seed}.md").write_text(table, encoding="utf-8")
     print(table)
 

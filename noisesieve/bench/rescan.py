@@ -1,8 +1,9 @@
 """`evaluate --plant`: precision and recall on a dataset whose truth nobody knows.
 
 Known flips go into rows that the run called clean, drawn as the run's own suspects are distributed; the same settings
-scan once more; what became of the flips is the answer. Wrong labels that the first scan missed count as false alarms
-when the second finds them, so the precision is a lower bound.
+scan once more; what became of the flips is the answer. It is an estimate: rows that the first scan flagged take no
+part (some of them are its false alarms), and wrong labels that it missed count as false alarms when the second finds
+them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pyarrow as pa
 from noisesieve import report as reports
 from noisesieve.bench.measure import average_precision, calibration, detection
 from noisesieve.errors import InputError, StateError
+from noisesieve.files import digest
 from noisesieve.pipeline import Stop, scan
 from noisesieve.records import Bools, Index, Ints
 from noisesieve.report import Report
@@ -33,7 +35,8 @@ def plant_and_rescan(
     settings = settings_of(report, data)
     clean = _verdict(report) == "clean"
     chosen, labels = draw_flips(report, clean, share=share, seed=seed)
-    folder = report.path.parent / f"planted-{share:g}-seed-{seed}"
+    mark = digest({"run": report.facts["settings"], "data": report.facts["fingerprint"]})[:8]
+    folder = report.path.parent / f"planted-{share:g}-seed-{seed}-{mark}"  # another run's flips are not ours
     watcher.note(f"{len(chosen):,} flips planted into {int(clean.sum()):,} clean rows; scanning into {folder}.")
     again = scan(replace(settings, output=folder), watcher=watcher, stop=stop, change=_relabel(report, chosen, labels))
     planted = np.zeros(len(clean), dtype=np.bool_)
@@ -50,11 +53,14 @@ def settings_of(report: Report, data: Path | None) -> ScanSettings:
     path = data or Path(location["path"])
     if not path.exists():
         raise InputError(f"{path}: the dataset is no longer there.", "Say where it lies with --data.")
-    root = Path(location["root"]) if "root" in location and data is None else None
+    root = Path(location["root"]) if "root" in location else None
+    if root is not None and not root.exists():
+        raise InputError(f"{root}: the images are no longer there.", "Move them back, or scan again.")
     return ScanSettings(
         source=SourceSettings(path=path, root=root, allow_outside=True, **identity["source"]),
         pixels=PixelSettings(max_pixels=identity["max_pixels"]),
         wishes=Wishes(**identity["wishes"]),
+        device=report.summary["training"]["device"].partition(":")[0],
         probabilities=identity["probabilities"],
     )
 
@@ -89,7 +95,11 @@ def _relabel(report: Report, chosen: Ints, labels: list[str]) -> Callable[[Index
         changed = list(index.labels)
         for row, label in zip(chosen.tolist(), labels, strict=True):
             changed[row] = label
-        return replace(index, labels=changed)
+        trusted = index.trusted
+        if trusted is not None:  # a row that is trusted by decree could never be found
+            trusted = trusted.copy()
+            trusted[chosen] = False
+        return replace(index, labels=changed, trusted=trusted)
 
     return change
 

@@ -13,7 +13,7 @@ import torch
 
 from noisesieve import __version__, pixels, sources
 from noisesieve.bench import peers, truth
-from noisesieve.bench.contest import METHODS, NEED_PLAIN, Contest, Finding
+from noisesieve.bench.contest import FOLDS, METHODS, NEED_PLAIN, Contest, Finding
 from noisesieve.bench.measure import area_under_roc, average_precision, calibration, detection
 from noisesieve.dataset import prepare
 from noisesieve.errors import InputError, UsageError
@@ -47,6 +47,8 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
         rows = dataset.decoded.rows.tolist()
         known: Bools = np.array([right[i] is not None for i in rows], dtype=np.bool_)
         wrong: Bools = np.array([right[i] != index.labels[i] for i in rows], dtype=np.bool_)[known]
+        if not known.any():
+            raise InputError("No readable row has a known right label.", "Is the truth the one of this dataset?")
         if not wrong.any():
             raise InputError("By this truth no label is wrong: there is nothing to find.", "Plant some with inject.")
         lesson = Lesson(
@@ -55,6 +57,8 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
             classes=len(dataset.classes),
             trusted=torch.zeros(len(rows), dtype=torch.bool),
         )
+        if "cleanlab" in methods:
+            peers.require_folds(dataset.codes, FOLDS)
         contest = Contest(lesson, dataset.recipe, world, watcher, stop)
         if NEED_PLAIN & set(methods):
             watcher.note("plain cross-entropy, for those that rest on it")
@@ -63,8 +67,6 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
         for name in methods:
             watcher.note(name)
             found.append({"method": name, **_figures(METHODS[name](contest), known, wrong)})
-    assert contest.branch.warm is not None
-    facts = contest.branch.warm[1]
     return {
         "schema_version": 1,
         "version": __version__,
@@ -76,8 +78,8 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
         "label_column": index.label_column,
         "seed": dataset.recipe.seed,
         "recipe": asdict(dataset.recipe),
-        "warmup_epochs": facts["warmup"],
-        "flip": facts["flip"],
+        "warmup_epochs": contest.warmup,
+        "flip": contest.flip,
         "machine": {
             "processor": _processor(),
             "threads": torch.get_num_threads(),

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from noisesieve.errors import InputError, UsageError
+from noisesieve.sources import delimited
 from noisesieve.watch import Watcher
 
 COLUMN = "true_label"  # what `inject` writes, and what is looked for where nothing is said
@@ -38,30 +41,35 @@ def find(rows: Rows, file: Path | None, column: str | None, watcher: Watcher) ->
             f"Truth: {problem}.{has}",
             "Give --truth FILE (columns path and label), or --truth-column with a column of the table.",
         )
-    return texts(rows.columns[wanted])
+    return texts(rows.columns[wanted], f"Column {wanted!r}")
 
 
-def texts(column: pa.ChunkedArray) -> list[str | None]:
+def texts(column: pa.ChunkedArray, name: str) -> list[str | None]:
     """Labels as the sources read them: 3.0 is the label 3, an empty cell is no label."""
-    if pa.types.is_floating(column.type):
-        column = column.cast(pa.int64())
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    return [text or None for text in column.cast(pa.string()).to_pylist()]
+    try:
+        if pa.types.is_floating(column.type):
+            column = pc.if_else(pc.is_nan(column), None, column).cast(pa.int64())
+        return [text or None for text in column.cast(pa.string()).to_pylist()]
+    except pa.ArrowException as error:
+        raise InputError(f"{name} ({column.type}) holds no labels.", "Name another with --truth-column.") from error
 
 
 def _from_file(rows: Rows, file: Path, column: str | None, watcher: Watcher) -> list[str | None]:
-    frame = _read(file)
-    key = next((name for name in KEYS if name in frame.columns), None)
-    label = column or next((name for name in (COLUMN, "label") if name in frame.columns), None)
-    if key is None or label is None or label not in frame.columns:
+    table = _read(file)
+    names = table.column_names
+    key = next((name for name in KEYS if name in names), None)
+    label = column or next((name for name in (COLUMN, "label") if name in names), None)
+    if key is None or label is None or label not in names:
         lacking = "id or path" if key is None else column or "true_label or label"
         raise InputError(
-            f"{file}: no column {lacking}. It has: {', '.join(map(str, frame.columns)) or 'none'}.",
+            f"{file}: no column {lacking}. It has: {', '.join(names) or 'none'}.",
             "A truth file has the columns path and label.",
         )
     known: dict[str, str] = {}
-    for line, (name, value) in enumerate(zip(frame[key], frame[label], strict=True), start=2):
+    keys, values = (texts(table[wanted], f"{file}: column {wanted!r}") for wanted in (key, label))
+    for line, (name, value) in enumerate(zip(keys, values, strict=True), start=2):
+        if name is None or value is None:
+            continue
         if known.setdefault(name, value) != value:
             raise InputError(f"{file}:{line}: {name!r} is {value!r} here and {known[name]!r} before.", "Keep one.")
     found = [known.get(name) or known.get(path or "") or None for name, path in zip(rows.ids, rows.paths, strict=True)]
@@ -76,13 +84,13 @@ def _from_file(rows: Rows, file: Path, column: str | None, watcher: Watcher) -> 
     return found
 
 
-def _read(file: Path) -> pd.DataFrame:
+def _read(file: Path) -> pa.Table:
     try:
         if file.suffix.lower() in (".parquet", ".pq"):
-            frame = pd.read_parquet(file)
-            return frame.astype(object).where(frame.notna(), "").astype(str)
-        separator = "\t" if file.suffix.lower() == ".tsv" else ","
-        return pd.read_csv(file, sep=separator, dtype=str, keep_default_na=False)
+            return pq.read_table(file)
+        kind = delimited.separator(file)
+        frame = pd.read_csv(file, sep=kind, dtype=str, keep_default_na=False)
+        return pa.table({str(name): pa.array(frame[name], pa.string()) for name in frame.columns})
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.stop import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.errors import OutputError
 from noisesieve.settings import BenchSettings, scan_settings
 from noisesieve.watch import Watcher
 
@@ -71,26 +73,37 @@ def bench(
     chosen = scan_settings(data, **{name: value for name, value in context.params.items() if name not in ours})
     names = tuple(name.strip() for name in (methods or "").split(",") if name.strip())
     settings = BenchSettings(chosen, names, truth, truth_column)
+    for target in (output, markdown):
+        if target is not None:
+            _refuse_target(target, data)
     from noisesieve.bench.table import bench as run
     from noisesieve.bench.table import markdown as as_markdown
     from noisesieve.files import replacing, write_json
 
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     try:
-        with StopRequest(None) as asked:
+        with StopRequest(None, hint="A bench does not resume: nothing was kept.") as asked:
             document = run(settings, watcher=watcher, stop=asked)
     finally:
         watcher.finish()
-    if output is not None:
-        write_json(output, document)
-    if markdown is not None:
-        with replacing(markdown) as file:
-            file.write(as_markdown(document).encode())
     with results():
         if as_json:
             print(json.dumps(document))
         else:
             _show(document)
+    if output is not None:
+        write_json(output, document)
+    if markdown is not None:
+        with replacing(markdown) as file:
+            file.write(as_markdown(document).encode())
+
+
+def _refuse_target(target: Path, data: Path) -> None:
+    """Before hours of training, not after."""
+    if target.is_dir() or (target.exists() and data.exists() and target.samefile(data)):
+        raise OutputError(f"{target}: a folder, or the dataset itself.", "Name another file.")
+    if not os.access(target.parent, os.W_OK):
+        raise OutputError(f"{target}: its folder cannot be written to.", "Name another file.")
 
 
 def _show(document: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from noisesieve.cli import options as o
 from noisesieve.cli.stop import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
-from noisesieve.errors import UsageError
+from noisesieve.errors import OutputError, UsageError
 from noisesieve.watch import Watcher
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def evaluate(
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     if plant is not None and (truth is not None or truth_column is not None):
         raise UsageError("--plant measures without any truth.", "Leave --truth and --truth-column out, or --plant.")
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: must be zero or above.")
     if plant is None and data is not None:
         raise UsageError("--data is for --plant alone: a run knows its own labels.", "Leave it out.")
     from noisesieve.report import read_report
@@ -87,8 +89,15 @@ def _measure(
     target = picture or report.path.parent / "evaluation.svg"
     if target.suffix.lower() != ".svg":
         raise UsageError(f"--picture {target}: the picture is an SVG.", "Let the name end in .svg.")
-    with replacing(target) as file:
-        file.write(draw(e.Measured(report, right), f"{report.path.parent.name}: margins and ranking").encode())
+    drawn = draw(e.Measured(report, right), f"{report.path.parent.name}: margins and ranking")
+    try:
+        with replacing(target) as file:
+            file.write(drawn.encode())
+    except OutputError as error:
+        if picture is not None:
+            raise
+        watcher.warn(f"No picture: {error.problem} --picture chooses another place.")
+        return {"run": str(report.path.parent), "picture": None, **document}
     return {"run": str(report.path.parent), "picture": str(target), **document}
 
 
@@ -144,7 +153,8 @@ def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
         classes.caption = f"and {len(found['classes']) - CLASSES_SHOWN:,} more classes with --json"
     out.print(classes)
     out.print()
-    out.print(plain_text(f"Picture: {found['picture']}"), soft_wrap=True)
+    if found["picture"]:
+        out.print(plain_text(f"Picture: {found['picture']}"), soft_wrap=True)
 
 
 def _show_planted(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
@@ -167,7 +177,8 @@ def _show_planted(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
             f"Average precision {_number(found['average_precision'])}, calibration error "
             f"{found['calibration']['ece']:.3f}; {found['suspects_found_again']:,} of {found['suspects']:,} suspects "
             "were found again.",
-            "Wrong labels that the first scan missed count as false alarms here: the precision is a lower bound.",
+            "An estimate: rows that the first scan flagged take no part, and wrong labels that it missed "
+            "count as false alarms.",
         ]
     for i, line in enumerate(lines):
         out.print(plain_text(line, "bold" if i < 2 else ""))

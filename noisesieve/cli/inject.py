@@ -66,7 +66,7 @@ def inject(
 
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     try:
-        with StopRequest(None) as asked:
+        with StopRequest(None, hint="Nothing was written.") as asked:
             planted, needed_root = run(settings, watcher=watcher, pause=pause_of(asked))
     finally:
         watcher.finish()
@@ -87,7 +87,11 @@ def _document(settings: InjectSettings, planted: Planted, root: Path | None) -> 
         for i, j in zip(*planted.counts.nonzero(), strict=True)
         if i != j
     ]
-    command = ["noisesieve", "scan", str(settings.output), *(["--root", str(root)] if root is not None else [])]
+    source = settings.source
+    wanted = (("--root", root), ("--image-column", source.image_column), ("--id-column", source.id_column))
+    command = ["noisesieve", "scan", str(settings.output)]
+    command += [word for name, value in wanted if value is not None for word in (name, str(value))]
+    command += ["--allow-outside"] if source.allow_outside else []
     return {
         "output": str(settings.output),
         "examples": len(planted.labels),

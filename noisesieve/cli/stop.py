@@ -10,13 +10,14 @@ from typing import Any
 
 from noisesieve.errors import Stopped
 
-HINT = "Run the same command again to resume."
+RESUMES = "Run the same command again to resume."
 
 
 class StopRequest:
     """A question the pipeline asks between steps: was I asked to stop?"""
 
-    def __init__(self, seconds: float | None) -> None:
+    def __init__(self, seconds: float | None, *, hint: str = RESUMES) -> None:
+        self._hint = hint
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._signal: int | None = None
         self._before: dict[int, Any] = {}
@@ -24,9 +25,9 @@ class StopRequest:
     def __call__(self) -> Stopped | None:
         if self._signal is not None:
             name = signal.Signals(self._signal).name
-            return Stopped(f"Stopped by {name}.", HINT, exit_code=128 + self._signal)
+            return Stopped(f"Stopped by {name}.", self._hint, exit_code=128 + self._signal)
         if self._deadline is not None and time.monotonic() > self._deadline:
-            return Stopped("Stopped: --max-time is over.", HINT, exit_code=128 + signal.SIGTERM)
+            return Stopped("Stopped: --max-time is over.", self._hint, exit_code=128 + signal.SIGTERM)
         return None
 
     def __enter__(self) -> StopRequest:

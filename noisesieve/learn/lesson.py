@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ class Lesson:
     labels: Tensor  # (N,) int64
     classes: int
     trusted: Tensor  # (N,) bool: never sieved out
+    aside: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # rows scored, never trained on
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -31,6 +31,7 @@ from noisesieve.sieve.formulas import alternative, margin, pool
 from noisesieve.watch import Watcher
 
 SAVE_SECONDS = 300.0  # a long epoch is saved on the way
+POOL_ROWS = 65_536  # at a time
 SKIPPED_SHARE = 0.05  # of an epoch's batches: more are worth a warning
 
 
@@ -52,6 +53,7 @@ class Loop:
         self.recipe, self.world, self.watcher, self.checkpoints, self.stop = recipe, world, watcher, checkpoints, stop
         self.observe = observe
         self.labels, self.trusted, self.rows = lesson.labels, lesson.trusted, len(lesson.labels)
+        self.aside = lesson.aside
         self.feed = Feed(lesson.pixels, world.device)
         self.scorer = Scorer(self.feed, world, lesson.classes, self.pause)
         self.prior = lesson.prior()
@@ -105,7 +107,8 @@ class Loop:
         if state.opinion is not None:
             opinion = state.opinion / state.opinion_count
             torn = (alternative(probs, self.labels) != alternative(opinion, self.labels)).numpy()
-            probs = pool(probs, opinion, self.recipe.opinion_weight)
+            for mine, other in zip(probs.split(POOL_ROWS), opinion.split(POOL_ROWS), strict=True):
+                mine.copy_(pool(mine, other, self.recipe.opinion_weight))  # in place: these may be gigabytes
         return Scores(
             probs=probs.numpy(),
             flagged_epochs=(state.dropped.double() / sieve_epochs).numpy(),
@@ -148,7 +151,9 @@ class Loop:
     def epoch_batches(self) -> list[Tensor]:
         """This epoch's rows in batches; the warm-up leaves the held-out part aside."""
         epoch = self.state.epoch
-        aside = self.held_out if self.timeline.phase(epoch) == "warm-up" else self.held_out[:0]
+        aside = self.aside
+        if self.timeline.phase(epoch) == "warm-up":
+            aside = torch.cat((aside, self.held_out))
         return shuffled_batches(
             self.rows, aside, size=self.recipe.batch_size, generator=generator(self.recipe.seed, epoch, 0)
         )
@@ -221,6 +226,8 @@ class Loop:
         phase = self.timeline.phase(state.epoch)
         if phase == "warm-up" and len(self.held_out):
             warmup.watch(state, self.recipe, self.scorer, self.held_out, self.labels[self.held_out])
+            if self.observe is not None:  # or an observer would never see these rows early
+                self.observe(self.scorer.score(state, self.held_out).log(), self.held_out)
         if phase == "settle":
             warmup.note_opinion(state, self.scorer, last=self.timeline.settled)
         timeline = self.timeline  # the warm-up's end may be known only now
@@ -243,6 +250,8 @@ class Loop:
         if state.pending is not None and not last:
             self.sieve(state.pending)
         state.pending, self.resume_point = None, None
+        if phase == "settle" and state.epoch == timeline.settled:
+            state.unpark()  # last: until here a stop resumes from before the scoring
         return kept, flagged, undecided
 
     def margins_of(self, probs: Tensor, rows: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ def plan(wishes: Wishes, *, rows: int, classes: int, longest_sides: Ints, device
 
 def image_size(wishes: Wishes, *, longest_sides: Ints, device: str) -> int:
     """The training size alone, for decoding."""
-    return plan(wishes, rows=1, classes=2, longest_sides=longest_sides, device=device).image_size
+    return wishes.image_size or _PRESETS[wishes.preset](1, 2, _natural_size(longest_sides), device).image_size
 
 
 def _natural_size(longest_sides: Ints) -> int:
@@ -220,7 +220,7 @@ def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -
     weights = sum(p.numel() for p in model.parameters()) * 4
     return Estimate(
         seconds=rows * passes / rate,
-        memory_bytes=int(4 * weights + rows * classes * 24 + 600 * 2**20),
+        memory_bytes=int(7 * weights + rows * classes * 32 + 600 * 2**20),
         cache_bytes=rows * recipe.image_size**2 * 3,
         images_per_second=rate,
     )

@@ -88,6 +88,7 @@ class State:
         self.model.load_state_dict(_part(tensors, "model."))
         self.average.load_state_dict(_part(tensors, "average."))
         momentum = _part(tensors, "momentum.")
+        self.optimizer.state.clear()
         for i, parameter in enumerate(self.model.parameters()):
             if str(i) in momentum:
                 buffer = torch.empty_like(parameter).copy_(momentum[str(i)])  # the parameter's own memory layout

@@ -91,11 +91,9 @@ def watch(state: State, recipe: Recipe, scorer: Scorer, held_out: Tensor, labels
 def note_opinion(state: State, scorer: Scorer, *, last: int) -> None:
     """After an epoch of settling: plain CE at a falling rate sees hard pictures best, until it memorizes them.
 
-    Its last epochs are noted; then training goes back to where the warm-up ended.
+    The word of the `last` epochs is noted; then the loop goes back to where the warm-up ended.
     """
     if state.epoch > last - OPINION_EPOCHS:
         said = scorer.score(state, torch.arange(len(state.keep)))
         state.opinion = said if state.opinion is None else state.opinion + said
         state.opinion_count += 1
-    if state.epoch == last:
-        state.unpark()

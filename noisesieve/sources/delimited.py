@@ -17,7 +17,7 @@ from noisesieve.sources.table import Table, to_index
 
 def read_csv(settings: SourceSettings) -> Index:
     """Index a comma-separated table (or one with semicolons, as some spreadsheets write)."""
-    return to_index(_read(settings.path, _separator(settings.path)), settings, "csv")
+    return to_index(_read(settings.path, separator(settings.path)), settings, "csv")
 
 
 def read_tsv(settings: SourceSettings) -> Index:
@@ -25,7 +25,7 @@ def read_tsv(settings: SourceSettings) -> Index:
     return to_index(_read(settings.path, "\t"), settings, "tsv")
 
 
-def _separator(file: Path) -> str:
+def separator(file: Path) -> str:
     try:
         with file.open(encoding="utf-8-sig", errors="replace") as lines:
             header = lines.readline()

@@ -95,10 +95,11 @@ def _beside(index: Index, source: SourceSettings, ours: dict[str, list[str]]) ->
 
 def _write_delimited(table: pa.Table, file: IO[bytes], separator: str) -> None:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
-    writer.writerow(table.column_names)
-    columns = [_texts(column) for column in table.columns]
-    writer.writerows(zip(*columns, strict=True))
+    plain = csv.writer(text, delimiter=separator, lineterminator="\n")
+    quoted = csv.writer(text, delimiter=separator, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    rows = zip(*(_texts(column) for column in table.columns), strict=True)
+    for row in (tuple(table.column_names), *rows):  # older Pythons leave a lone \r bare, and readers end the line there
+        (quoted if any("\r" in (cell or "") for cell in row) else plain).writerow(row)
     text.detach()
 
 
@@ -149,4 +150,4 @@ def _embedded_lines(index: Index) -> Iterator[dict[str, Any]]:
     with open(place.file, "rb") as lines:
         for i in range(len(index)):
             lines.seek(index.places(i).position)
-            yield {str(place.column): json.loads(lines.readline())[str(place.column)]}
+            yield {str(place.column): json.loads(lines.readline()).get(str(place.column))}

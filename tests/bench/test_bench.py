@@ -31,24 +31,28 @@ def test_two_methods_on_the_sample_data(noisesieve: Run, tmp_path: Path) -> None
 
 def test_every_method_runs_and_shares_the_warm_up(noisesieve: Run, colours: Path) -> None:
     assert noisesieve("inject", colours, "--noise", "symmetric", "--rate", "0.2", "-o", "n.csv").returncode == 0
-    options = ("--truth-column", "true_label", "--root", colours, *QUICK, "--json")
+    longer = ("--epochs", "12", "--warmup-epochs", "4", "--sieve-start", "8")
+    options = ("--truth-column", "true_label", "--root", colours, *longer, "--json")
     done = noisesieve("bench", "n.csv", *options)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     validate(found, "bench")
     rows = {row["method"]: row for row in found["methods"]}
     assert list(rows) == list(METHODS)
-    assert rows["cleanlab"]["passes"] == pytest.approx(0.8 * 5 * rows["ce"]["passes"], rel=0.1)
+    assert rows["cleanlab"]["passes"] == pytest.approx(0.8 * 5 * rows["ce"]["passes"], rel=0.2)
     assert rows["cleanlab"]["average_precision"] > 0.5
-    assert done.stderr.count("warm-up 1/8") == 6  # the shared one, and cleanlab's five folds
+    assert done.stderr.count("warm-up 4/12") == 6  # the shared one, and cleanlab's five folds
     for row in rows.values():
         assert row["seconds"] > 0
         assert 0 <= row["average_precision"] <= 1
 
 
-def test_the_answer_does_not_depend_on_which_methods_run_beside(noisesieve: Run, colours: Path) -> None:
+@pytest.mark.parametrize("epochs", [QUICK, ("--epochs", "12", "--warmup-epochs", "4"), ("--epochs", "5")])
+def test_the_answer_does_not_depend_on_which_methods_run_beside(
+    noisesieve: Run, colours: Path, epochs: tuple[str, ...]
+) -> None:
     assert noisesieve("inject", colours, "--noise", "symmetric", "--rate", "0.2", "-o", "n.csv").returncode == 0
-    options = ("--root", colours, *QUICK, "--json", "-q", "--methods")
+    options = ("--root", colours, *epochs, "--json", "-q", "--methods")
     alone = json.loads(noisesieve("bench", "n.csv", *options, "noisesieve").stdout)["methods"][0]
     beside = json.loads(noisesieve("bench", "n.csv", *options, "ce,noisesieve").stdout)["methods"][1]
     for row in (alone, beside):
@@ -62,6 +66,7 @@ def test_the_answer_does_not_depend_on_which_methods_run_beside(noisesieve: Run,
         (("--methods", "magic", "--truth", SAMPLE / "truth.csv"), 2, "noisesieve, paper, ce"),
         ((), 2, "--truth"),
         (("--truth", "nowhere.csv"), 3, "nowhere.csv"),
+        (("--truth", SAMPLE / "truth.csv", "-o", "no/such/folder.json"), 4, "cannot be written"),
     ],
 )
 def test_nonsense_is_refused_before_training(

@@ -85,6 +85,7 @@ def test_a_truth_column_of_the_table_is_found_by_itself(noisesieve: Run, colours
         ("path,label\n0/0000.png,3\n0/0000.png,4\n", ":3:"),
         ("file,label\n0/0000.png,3\n", "no column id or path"),
         ("path,class\n0/0000.png,3\n", "no column true_label or label"),
+        ("path,label\n0/0000.png,\n", "none of its 0 entries"),
         ("", "cannot be read"),
     ],
 )
@@ -133,7 +134,40 @@ def test_planting_finds_a_dataset_that_moved_and_refuses_one_that_changed(
 ) -> None:
     report = ns.read_report(digits[1])
     assert settings_of(report, None).source.path == digits[0].resolve()
+    moved = few_digits(tmp_path / "moved", each=60)
+    assert settings_of(report, moved).source.path == moved
+    assert settings_of(report, moved).device == "cpu"
+    found = noisesieve("evaluate", digits[1], "--plant", "5%", "--data", moved, "--json")
+    assert found.returncode == 0, found.stderr
     other = few_digits(tmp_path / "other", each=10)
     done = noisesieve("evaluate", digits[1], "--plant", "10%", "--data", other)
     assert done.returncode == 5
     assert "changed since the run" in done.stderr
+
+
+def test_truth_is_read_as_labels_are_whatever_the_column_is_made_of() -> None:
+    from noisesieve.bench.truth import Rows, find, texts
+    from noisesieve.errors import InputError
+    from noisesieve.watch import Nobody
+
+    assert texts(pa.chunked_array([pa.array([3.0, None, 4.0])]), "x") == ["3", None, "4"]
+    assert texts(pa.chunked_array([pa.array(["a", "", "b"]).dictionary_encode()]), "x") == ["a", None, "b"]
+    assert texts(pa.chunked_array([pa.array([1, 2])]), "x") == ["1", "2"]
+    for odd in (pa.array([0.5]), pa.array([[1]])):
+        with pytest.raises(InputError, match="holds no labels"):
+            texts(pa.chunked_array([odd]), "x")
+    rows = Rows(["a", "b"], [None, None], pa.table({"gold": ["x", "y"]}))
+    assert find(rows, None, "gold", Nobody()) == ["x", "y"]
+
+
+def test_a_users_own_column_named_label_is_the_truth_and_not_the_given_label(noisesieve: Run, colours: Path) -> None:
+    files = sorted(colours.rglob("*.png"))
+    lines = [
+        f"{f.parent.name}/{f.name},{f.parent.name if i % 9 else 'red'},{f.parent.name}" for i, f in enumerate(files)
+    ]
+    (colours / "in.csv").write_text("path,given,label\n" + "\n".join(lines) + "\n")
+    quick = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK_OPTIONS.items() if name != "flip"]
+    done = noisesieve("scan", colours / "in.csv", "--label-column", "given", *quick, "--no-flip", "-o", "run", "-q")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(noisesieve("evaluate", "run", "--truth-column", "label", "--json").stdout)
+    assert found["wrong"] == sum(line.split(",")[1] != line.split(",")[2] for line in lines) > 5

@@ -61,14 +61,14 @@ def test_a_table_above_its_images_needs_no_root(noisesieve: Run, colours: Path) 
 def test_other_columns_and_ids_come_along(noisesieve: Run, tmp_path: Path) -> None:
     for i in range(6):
         paint(tmp_path / "images" / f"{i}.png", (10 * i, 0, 0))
-    lines = [f'images/{i}.png,{"ab"[i % 2]},{i * 7},"said, ""ok""",{i}' for i in range(6)]
-    (tmp_path / "in.csv").write_text("path,breed,uid,note,label\n" + "\n".join(lines) + "\n")
+    lines = [f'images/{i}.png,{"ab"[i % 2]},{i * 7},"said, ""o\rk""",{i}' for i in range(6)]
+    (tmp_path / "in.csv").write_bytes(("path,breed,uid,note,label\n" + "\n".join(lines) + "\n").encode())
     options = ("--noise", "asymmetric", "--rate", "0.5", "--label-column", "breed", "--id-column", "uid")
     done = noisesieve("inject", tmp_path / "in.csv", *options, "-o", tmp_path / "out.csv")
     assert done.returncode == 0, done.stderr
     rows = rows_of(tmp_path / "out.csv")
     assert [row["uid"] for row in rows] == [str(i * 7) for i in range(6)]
-    assert {row["note"] for row in rows} == {'said, "ok"'}
+    assert {row["note"] for row in rows} == {'said, "o\rk"'}
     assert [row["user_label"] for row in rows] == [str(i) for i in range(6)]  # the user's own column of that name
     assert [row["true_label"] for row in rows] == list("ababab")
 

@@ -155,10 +155,10 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not() -> None:
     assert (first != other).any()
 
 
-@pytest.mark.parametrize("asked", [1, 5, 8, 13, 17, 21, 26, 31, 34, 37])
+@pytest.mark.parametrize("asked", [1, 5, 8, 13, 17, 20, 22, 24, 25, 26, 27, 28, 31, 34, 37])
 def test_a_run_resumed_from_any_step_ends_in_the_same_bits(tmp_path: Path, asked: int) -> None:
     recipe = replace(RECIPE, adaptive_warmup=True, flip=None, warmup_epochs=3)
-    recipe = replace(recipe, settle_epochs=2, sieve_start=7, epochs=9)
+    recipe = replace(recipe, settle_epochs=2, sieve_start=6, epochs=8)  # scored by the sieve as soon as it settled
     given = lesson(rows=600)  # enough for a held-out part
     recipe = replace(recipe, batch_size=150)
     _, undisturbed = loop(given, recipe).run()
