@@ -88,8 +88,7 @@ def _read(file: Path) -> pa.Table:
     try:
         if file.suffix.lower() in (".parquet", ".pq"):
             return pq.read_table(file)
-        kind = delimited.separator(file)
-        frame = pd.read_csv(file, sep=kind, dtype=str, keep_default_na=False)
+        frame = pd.read_csv(file, sep=delimited.separator(file), dtype=str, keep_default_na=False)
         return pa.table({str(name): pa.array(frame[name], pa.string()) for name in frame.columns})
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]

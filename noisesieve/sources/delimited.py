@@ -26,6 +26,9 @@ def read_tsv(settings: SourceSettings) -> Index:
 
 
 def separator(file: Path) -> str:
+    """What stands between the cells of a .csv or .tsv, from its name and its header."""
+    if file.suffix.lower() == ".tsv":
+        return "\t"
     try:
         with file.open(encoding="utf-8-sig", errors="replace") as lines:
             header = lines.readline()
