@@ -165,7 +165,7 @@ def noisesieve(contest: Contest) -> Finding:
 
 def paper(contest: Contest) -> Finding:
     """The paper's rule: its floor in the loop and for the verdict, and no second opinion."""
-    recipe = replace(contest.recipe, settle_epochs=0, loop_eps=PAPER_EPS, sieve_eps=PAPER_EPS)
+    recipe = replace(contest.recipe, settle_epochs=0, loop_eps=PAPER_EPS, adaptive_eps=False, sieve_eps=PAPER_EPS)
     return contest.judged(contest.train(recipe), recipe)
 
 

@@ -25,7 +25,7 @@ def rows_of(report: Report) -> Rows:
     own = {f"user_{name}": name for name in (*COLUMNS, SPLIT)}  # under their own names, as before the scan
     users = table.select([name for name in table.column_names if name not in COLUMNS])
     users = users.rename_columns([own.get(name, name) for name in users.column_names])
-    return Rows(table["id"].to_pylist(), table["path"].to_pylist(), users)
+    return Rows(table["id"].to_pylist(), table["path"].to_pylist(), table["label"].to_pylist(), users)
 
 
 class Measured:

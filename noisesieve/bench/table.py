@@ -37,9 +37,8 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
     if world.size > 1:
         raise UsageError("bench runs in one process.", "Start it without torchrun.")
     index = sources.read(scan.source)
-    right = truth.find(
-        truth.Rows(index.ids, index.paths, index.carried), settings.truth, settings.truth_column, watcher
-    )
+    rows_known = truth.Rows(index.ids, index.paths, index.labels, index.carried)
+    right = truth.find(rows_known, settings.truth, settings.truth_column, watcher)
     with tempfile.TemporaryDirectory() as scratch:
         looks = pixels.look(index, scan.pixels, watcher, pause=pause_of(stop))
         dataset = prepare(index, looks, scan, world, watcher, pause_of(stop), scratch=Path(scratch))

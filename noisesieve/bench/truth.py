@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +26,25 @@ class Rows:
 
     ids: Sequence[str]
     paths: Sequence[str | None]
+    labels: Sequence[str]
     columns: pa.Table | None  # the user's other columns
 
 
 def find(rows: Rows, file: Path | None, column: str | None, watcher: Watcher) -> list[str | None]:
     """The right label of every row, None where it is not known."""
-    if file is not None:
-        return _from_file(rows, file, column, watcher)
+    right = _from_column(rows, column) if file is None else _from_file(rows, file, column, watcher)
+    classes = set(rows.labels)
+    right = [None if label is None else _as_class(label, classes) for label in right]
+    named = {label for label in right if label is not None}
+    if strange := named - classes:
+        text = f"{len(strange):,} right labels are no class of this dataset, such as {min(strange)!r}"
+        if strange == named:
+            raise InputError(f"Truth: {text}: its classes are {_few(classes)}.", "Is it the right column or file?")
+        watcher.warn(f"{text}.")
+    return right
+
+
+def _from_column(rows: Rows, column: str | None) -> list[str | None]:
     names = [] if rows.columns is None else rows.columns.column_names
     wanted = column or COLUMN
     if rows.columns is None or wanted not in names:
@@ -39,9 +52,23 @@ def find(rows: Rows, file: Path | None, column: str | None, watcher: Watcher) ->
         has = f" There are: {', '.join(names)}." if column and names else ""
         raise UsageError(
             f"Truth: {problem}.{has}",
-            "Give --truth FILE (columns path and label), or --truth-column with a column of the table.",
+            "Give --truth FILE (columns path and label), or --truth-column with a column of the table. "
+            "Without any truth: noisesieve evaluate RUN --plant 5%.",
         )
     return texts(rows.columns[wanted], f"Column {wanted!r}")
+
+
+def _as_class(label: str, classes: set[str]) -> str:
+    """A label as the dataset spells it: ` 3 ` and `3.0`, as tables with gaps have it, are the class 3."""
+    for spelling in (label, label.strip(), label.strip().removesuffix(".0")):
+        if spelling in classes:
+            return spelling
+    return label
+
+
+def _few(names: set[str], most: int = 5) -> str:
+    shown = [repr(name) for name in sorted(names)[:most]]
+    return ", ".join(shown) + (" …" if len(names) > most else "")
 
 
 def texts(column: pa.ChunkedArray, name: str) -> list[str | None]:
@@ -57,22 +84,16 @@ def texts(column: pa.ChunkedArray, name: str) -> list[str | None]:
 def _from_file(rows: Rows, file: Path, column: str | None, watcher: Watcher) -> list[str | None]:
     table = _read(file)
     names = table.column_names
-    key = next((name for name in KEYS if name in names), None)
+    keys = [name for name in KEYS if name in names]
     label = column or next((name for name in (COLUMN, "label") if name in names), None)
-    if key is None or label is None or label not in names:
-        lacking = "id or path" if key is None else column or "true_label or label"
+    if not keys or label is None or label not in names:
+        lacking = "id or path" if not keys else column or "true_label or label"
         raise InputError(
             f"{file}: no column {lacking}. It has: {', '.join(names) or 'none'}.",
             "A truth file has the columns path and label.",
         )
-    known: dict[str, str] = {}
-    keys, values = (texts(table[wanted], f"{file}: column {wanted!r}") for wanted in (key, label))
-    for line, (name, value) in enumerate(zip(keys, values, strict=True), start=2):
-        if name is None or value is None:
-            continue
-        if known.setdefault(name, value) != value:
-            raise InputError(f"{file}:{line}: {name!r} is {value!r} here and {known[name]!r} before.", "Keep one.")
-    found = [known.get(name) or known.get(path or "") or None for name, path in zip(rows.ids, rows.paths, strict=True)]
+    matched = [_match(rows, table, file, key, label) for key in keys]
+    found, known = max(matched, key=lambda pair: sum(value is not None for value in pair[0]))
     if not any(found):
         example = rows.paths[0] or rows.ids[0]
         raise InputError(
@@ -84,13 +105,31 @@ def _from_file(rows: Rows, file: Path, column: str | None, watcher: Watcher) -> 
     return found
 
 
+def _match(rows: Rows, table: pa.Table, file: Path, key: str, label: str) -> tuple[list[str | None], dict[str, str]]:
+    """The truth of every row by one key column, and all that the file knows by it."""
+    known: dict[str, str] = {}
+    keys, values = (texts(table[wanted], f"{file}: column {wanted!r}") for wanted in (key, label))
+    for line, (name, value) in enumerate(zip(keys, values, strict=True), start=2):
+        if name is None or value is None:
+            continue
+        name = name.removeprefix("./")
+        if known.setdefault(name, value) != value:
+            raise InputError(f"{file}:{line}: {name!r} is {value!r} here and {known[name]!r} before.", "Keep one.")
+    return [known.get(name) or known.get(path or "") for name, path in zip(rows.ids, rows.paths, strict=True)], known
+
+
 def _read(file: Path) -> pa.Table:
+    if not file.is_file():
+        raise InputError(f"{file}: {'a folder' if file.is_dir() else 'no such file'}.", "Give a table of right labels.")
     try:
         if file.suffix.lower() in (".parquet", ".pq"):
             return pq.read_table(file)
+        if file.suffix.lower() in (".jsonl", ".ndjson"):
+            lines = file.read_text(encoding="utf-8-sig").splitlines()
+            return pa.Table.from_pylist([json.loads(line) for line in lines if line.strip()])
         frame = pd.read_csv(file, sep=delimited.separator(file), dtype=str, keep_default_na=False)
         return pa.table({str(name): pa.array(frame[name], pa.string()) for name in frame.columns})
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException, AttributeError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise InputError(
             f"{file}: cannot be read ({reason}).", "Give a CSV with the columns path and label."

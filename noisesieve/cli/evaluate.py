@@ -22,6 +22,7 @@ CLASSES_SHOWN = 20
 
 Plant = Annotated[str | None, o.option("Without any truth: flip this share of the clean rows, scan again, measure.")]
 Data = Annotated[Path | None, o.option("With --plant: where the dataset lies now, if it moved.")]
+Images = Annotated[Path | None, o.option("With --plant: where a table's images lie now, if they moved.", "--root")]
 Picture = Annotated[Path | None, o.option("Where the picture goes; else evaluation.svg in the run folder.")]
 
 
@@ -31,6 +32,7 @@ def evaluate(
     truth_column: o.TruthColumn = None,
     plant: Plant = None,
     data: Data = None,
+    root: Images = None,
     seed: o.Seed = 0,
     picture: Picture = None,
     as_json: o.Json = False,
@@ -48,13 +50,15 @@ def evaluate(
         raise UsageError("--plant measures without any truth.", "Leave --truth and --truth-column out, or --plant.")
     if seed < 0:
         raise UsageError(f"--seed {seed}: must be zero or above.")
-    if plant is None and data is not None:
-        raise UsageError("--data is for --plant alone: a run knows its own labels.", "Leave it out.")
+    if plant is None and (data is not None or root is not None):
+        raise UsageError("--data and --root are for --plant alone: a run knows its own labels.", "Leave them out.")
+    if plant is not None and picture is not None:
+        raise UsageError("--plant draws no picture.", "Leave --picture out.")
     from noisesieve.report import read_report
 
     report = read_report(run)
     if plant is not None:
-        document = _plant(report, o.share(plant, "--plant"), seed, data, watcher)
+        document = _plant(report, o.share(plant, "--plant"), seed, data, root, watcher)
         show = _show_planted
     else:
         document = _measure(report, truth, truth_column, picture, watcher)
@@ -66,12 +70,14 @@ def evaluate(
             show(console(stderr=False), document, quiet=quiet)
 
 
-def _plant(report: Report, share: float, seed: int, data: Path | None, watcher: Watcher) -> dict[str, Any]:
+def _plant(
+    report: Report, share: float, seed: int, data: Path | None, root: Path | None, watcher: Watcher
+) -> dict[str, Any]:
     from noisesieve.bench.rescan import plant_and_rescan
 
     try:
         with StopRequest(None) as asked:
-            return plant_and_rescan(report, share=share, seed=seed, data=data, watcher=watcher, stop=asked)
+            return plant_and_rescan(report, share=share, seed=seed, data=data, root=root, watcher=watcher, stop=asked)
     finally:
         watcher.finish()
 
@@ -105,6 +111,10 @@ def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
     from noisesieve.cli.summary import plain_table, plain_text
 
     rate, corrupted = found["noise_rate"], found["corrupted"]
+    if quiet:
+        line = f"precision {_number(corrupted['precision'])} recall {_number(corrupted['recall'])} "
+        out.print(plain_text(f"{line}F1 {_number(corrupted['f1'])} AP {_number(found['average_precision'])}"))
+        return
     out.print(
         plain_text(
             f"{found['wrong']:,} of {found['measured']:,} labels are wrong ({rate['true']:.1%}); "
@@ -126,17 +136,16 @@ def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
     ):
         table.add_row(name, f"{row['flagged']:,}", *(_number(row[key]) for key in ("precision", "recall", "f1")))
     out.print(table)
-    if quiet:
-        return
     out.print()
     hits, bars = found["suggestions"], found["calibration"]
-    deep = ", ".join(f"{value:.2f} of {int(k):,}" for k, value in found["precision_at"].items())
+    deep = ", ".join(f"{round(value * int(k)):,} of {int(k):,}" for k, value in found["precision_at"].items())
     lines = (
         f"ranking:      average precision {_number(found['average_precision'])}, AUC {_number(found['auc'])}",
         f"top rows:     wrong are {deep}",
-        f"suggestions:  {hits['right']:,} of {hits['made']:,} name the right class",
+        f"suggestions:  the right class for {hits['right']:,} of {hits['made']:,} wrong labels that were found",
         f"probability:  calibration error {bars['ece']:.3f}, Brier score {bars['brier']:.3f}",
-        f"noise rate:   estimated {rate['estimated']:.1%}, true {rate['true']:.1%}, off by {rate['error']:+.1%}",
+        f"noise rate:   estimated {rate['estimated']:.1%}, true {rate['true']:.1%}, off by "
+        f"{100 * rate['error']:+.1f} points",
     )
     for line in lines:
         for part in textwrap.wrap(line, out.width, subsequent_indent=" " * 14):
@@ -144,7 +153,8 @@ def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
     out.print()
     classes = plain_table()
     for name in ("given label", "of", "wrong", "flagged", "precision", "recall", "F1"):
-        classes.add_column(name, justify="left" if name == "given label" else "right", no_wrap=name != "given label")
+        first = name == "given label"
+        classes.add_column(name, justify="left" if first else "right", no_wrap=not first, overflow="fold")
     for row in sorted(found["classes"], key=lambda row: -row["wanted"])[:CLASSES_SHOWN]:
         counts = (f"{row[key]:,}" for key in ("of", "wanted", "flagged"))
         shares = (_number(row[key]) for key in ("precision", "recall", "f1"))
@@ -172,7 +182,7 @@ def _show_planted(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
     ]
     if not quiet:
         lines += [
-            f"At this dataset's own noise rate ({found['own_rate']:.1%}) that is a precision of {_number(at_own)}: "
+            f"At the estimated noise rate ({found['own_rate']:.1%}) that is a precision of {_number(at_own)}: "
             f"{found['false_alarm_rate']:.2%} of clean rows are flagged.",
             f"Average precision {_number(found['average_precision'])}, calibration error "
             f"{found['calibration']['ece']:.3f}; {found['suspects_found_again']:,} of {found['suspects']:,} suspects "
@@ -180,8 +190,10 @@ def _show_planted(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
             "An estimate: rows that the first scan flagged take no part, and wrong labels that it missed "
             "count as false alarms.",
         ]
-    for i, line in enumerate(lines):
-        out.print(plain_text(line, "bold" if i < 2 else ""))
+    for name in found["lost_classes"]:
+        lines.insert(0, f"DO NOT BELIEVE THIS: every row of class {name!r} is flagged, so flips into it prove nothing.")
+    for line in lines:
+        out.print(plain_text(line, "bold" if line.startswith("DO NOT") else ""))
 
 
 def _number(value: float | None) -> str:

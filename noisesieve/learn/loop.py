@@ -27,6 +27,7 @@ from noisesieve.learn.state import State, fresh
 from noisesieve.learn.world import World
 from noisesieve.records import Scores
 from noisesieve.settings import Recipe
+from noisesieve.sieve.calibrate import gentle_eps
 from noisesieve.sieve.formulas import alternative, margin, pool
 from noisesieve.watch import Watcher
 
@@ -122,6 +123,7 @@ class Loop:
                 "flip": bool(state.flip),
                 "held_out": len(self.held_out),
                 "held_out_agreement": state.agreement,
+                "loop_eps": state.loop_eps or self.recipe.loop_eps,
             },
             torn=torn,
         )
@@ -242,8 +244,10 @@ class Loop:
             probs = self.scorer.score(state, everything)
             state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs
             state.prob_count += 1
-            state.pending, undecided = self.passes(margin(probs, self.labels, self.recipe.loop_eps))
+            state.pending, undecided = self.passes(self.margins_of(probs, everything))
         elif timeline.scores_after(state.epoch) and self.recipe.score_pass == "eval":
+            if state.loop_eps is None:
+                self.choose_eps()
             margins = self.scorer.score(state, everything, keep=self.margins_of)
             state.pending, undecided = self.passes(margins)
         flagged = 0 if state.pending is None else int((~state.pending).sum())
@@ -254,9 +258,20 @@ class Loop:
             state.unpark()  # last: until here a stop resumes from before the scoring
         return kept, flagged, undecided
 
+    def choose_eps(self) -> None:
+        """Before the sieve starts: the more two opinions differ over its first suspects, the gentler it will be."""
+        state, recipe = self.state, self.recipe
+        state.loop_eps = recipe.loop_eps
+        if recipe.adaptive_eps and state.opinion is not None:
+            probs = self.scorer.score(state, torch.arange(self.rows))
+            suspects = margin(probs, self.labels, recipe.loop_eps) >= 0
+            torn = alternative(probs, self.labels) != alternative(state.opinion, self.labels)
+            if suspects.any():
+                state.loop_eps = gentle_eps(float(torn[suspects].double().mean()), recipe.loop_eps)
+
     def margins_of(self, probs: Tensor, rows: Tensor) -> Tensor:
         """All that the loop needs of the probabilities: (B,) instead of (B, K)."""
-        return margin(probs, self.labels[rows], self.recipe.loop_eps)
+        return margin(probs, self.labels[rows], self.state.loop_eps or self.recipe.loop_eps)
 
     def passes(self, margins: Tensor) -> tuple[Tensor, int]:
         """Who passes, and how many lie on the edge within rounding."""

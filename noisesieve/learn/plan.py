@@ -60,6 +60,7 @@ def _auto(rows: int, classes: int, natural: int, device: str) -> Recipe:
         batch_size=batch,
         lr=0.1,
         adaptive_warmup=True,
+        adaptive_eps=True,
         watch_every=watch,
         ema_epochs=max(0.5, EMA_STEPS / steps),
     )
@@ -142,6 +143,7 @@ def _with_wishes(recipe: Recipe, wishes: Wishes) -> Recipe:
             "settle_epochs": settle,
             "ramp_epochs": ramp,
             "sieve_start": max(1, start),
+            "adaptive_eps": recipe.adaptive_eps and wishes.loop_eps is None,
             "lr_steps": tuple(round(step * scale) for step in recipe.lr_steps),
             "adaptive_warmup": recipe.adaptive_warmup and wishes.warmup_epochs is None and wishes.sieve_start is None,
         }

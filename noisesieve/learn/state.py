@@ -38,6 +38,7 @@ class State:
     updates: int = 0
     warmup: int | None = None  # its real length, once known
     flip: bool | None = None  # None: not tried yet
+    loop_eps: float | None = None  # of the sieve in the loop; None: not chosen yet
     agreement: list[float] = field(default_factory=list)
     epoch_facts: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -51,6 +52,7 @@ class State:
         "updates",
         "warmup",
         "flip",
+        "loop_eps",
         "agreement",
         "epoch_facts",
         "history",

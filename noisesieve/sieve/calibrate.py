@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from noisesieve.sieve.formulas import PAPER_EPS
+
+CALM, TORN = 0.1, 0.2  # doubt below which nothing changes, and above which the sieve is as gentle as the paper's
 FEWEST = 20  # rows of either kind below which a mixture means nothing
 ROUNDS = 100
 MISTAKEN_AT = 0.245  # doubt at which hardly a suspect would be wrong
@@ -24,6 +29,17 @@ def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor
         return _monotone(plain, order)
     odds = torch.logit(label_probs.clamp(1e-12, 1 - 1e-12)).clamp(-REACH, REACH)
     return _monotone(_posterior(odds, corrupted) * trust(doubt), order)
+
+
+def gentle_eps(doubt: float, eps: float) -> float:
+    """The log floor of the sieve in the loop: `eps` where two opinions of its first suspects agree, the paper's 1e-8
+    where they often differ, between them in between.
+
+    A dropped row is not learnt again. Where the network cannot say what its suspects show, many of them are right but
+    hard, and dropping them locks the mistake in; where it can, a small floor overlooks consistent second choices.
+    """
+    share = min(1.0, max(0.0, (doubt - CALM) / (TORN - CALM)))
+    return float(math.exp((1 - share) * math.log(eps) + share * math.log(PAPER_EPS)))
 
 
 def trust(doubt: float) -> float:

@@ -142,7 +142,7 @@ def test_planting_finds_a_dataset_that_moved_and_refuses_one_that_changed(
     other = few_digits(tmp_path / "other", each=10)
     done = noisesieve("evaluate", digits[1], "--plant", "10%", "--data", other)
     assert done.returncode == 5
-    assert "changed since the run" in done.stderr
+    assert "changed since" in done.stderr
 
 
 def test_truth_is_read_as_labels_are_whatever_the_column_is_made_of() -> None:
@@ -156,7 +156,7 @@ def test_truth_is_read_as_labels_are_whatever_the_column_is_made_of() -> None:
     for odd in (pa.array([0.5]), pa.array([[1]])):
         with pytest.raises(InputError, match="holds no labels"):
             texts(pa.chunked_array([odd]), "x")
-    rows = Rows(["a", "b"], [None, None], pa.table({"gold": ["x", "y"]}))
+    rows = Rows(["a", "b"], [None, None], ["y", "x"], pa.table({"gold": ["x", "y"]}))
     assert find(rows, None, "gold", Nobody()) == ["x", "y"]
 
 
