@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class Planted:
     classes: list[str]
     counts: Ints  # (K, K): row = true class, column = given class
     expected_rate: float  # what the flips average to; for instance noise not the rate that was asked for
-    unreadable: int = 0  # rows without pixels, which instance noise leaves alone
+    unreadable: int | None = None  # rows without pixels, which instance noise leaves alone; None: nobody looked
 
 
 def inject(
@@ -42,6 +43,11 @@ def inject(
         raise OutputError(f"{settings.output}: is there already.", "Choose another name with -o, or pass --force.")
     index = sources.read(settings.source)
     table_kind(index, settings.source, settings.output)  # before the pictures are read
+    _refuse_lost_images(index, watcher)
+    if index.carried is not None and "true_label" in index.carried.column_names:
+        watcher.warn(
+            "The table has a true_label already: it stays as user_true_label, and the given labels are the truth."
+        )
     for note in index.notes:
         watcher.note(note)
     planted = plant(
@@ -55,6 +61,17 @@ def inject(
     )
     root = write_table(index, settings.source, settings.output, labels=planted.labels, truth=index.labels)
     return planted, root
+
+
+def _refuse_lost_images(index: Index, watcher: Watcher) -> None:
+    """A table whose images are not where it says would only be found out by the scan."""
+    if index.kind == "folder" or index.places(0).column is not None:
+        return
+    lost = [i for i in range(len(index)) if not os.path.exists(index.places(i).file)]
+    if len(lost) == len(index):
+        raise InputError(f"{index.places(0).file}: not there, nor any other image of the table.", "Is --root right?")
+    if lost:
+        watcher.warn(f"{len(lost):,} of {len(index):,} images are not there, such as {index.paths[lost[0]]!r}.")
 
 
 def plant(
@@ -72,7 +89,7 @@ def plant(
     number = {name: i for i, name in enumerate(classes)}
     before = np.array([number[label] for label in index.labels], dtype=np.int64)
     rng = np.random.default_rng(seed)
-    unreadable = 0
+    unreadable = None
     if kind == "instance":
         rows, pictures = _pictures(index, pixel_settings, watcher, pause)
         unreadable = len(index) - len(rows)

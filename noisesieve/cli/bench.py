@@ -12,7 +12,7 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.stop import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
-from noisesieve.errors import OutputError
+from noisesieve.errors import OutputError, UsageError
 from noisesieve.settings import BenchSettings, scan_settings
 from noisesieve.watch import Watcher
 
@@ -64,18 +64,23 @@ def bench(
 ) -> None:
     """Measure noisesieve and its peers on the same images, backbone, schedule and seed; the truth must be known.
 
-    Seconds are those of training and scoring; decoding is shared. Plain cross-entropy up to the end of the warm-up is
-    the same for all: it runs once and counts for each. cleanlab comes with `pip install 'noisesieve[bench]'`.
+    Seconds are those of training and scoring, passes those over the training data; decoding is shared. Up to the end
+    of the warm-up all methods train alike, by plain cross-entropy: that runs once and counts for each. cleanlab comes
+    with `pip install 'noisesieve[bench]'`.
 
     Example: noisesieve bench noisy.csv --truth-column true_label --methods noisesieve,ce
     """
     ours = ("data", "truth", "truth_column", "methods", "output", "markdown", "as_json", "quiet", "debug")
     chosen = scan_settings(data, **{name: value for name, value in context.params.items() if name not in ours})
     names = tuple(name.strip() for name in (methods or "").split(",") if name.strip())
+    if methods is not None and not names:
+        raise UsageError("--methods is empty.", "Name some, or leave it out for all.")
     settings = BenchSettings(chosen, names, truth, truth_column)
     for target in (output, markdown):
         if target is not None:
             _refuse_target(target, data)
+    if output is not None and output == markdown:
+        raise UsageError(f"--output and --markdown are both {output}.", "Name two files.")
     from noisesieve.bench.table import bench as run
     from noisesieve.bench.table import markdown as as_markdown
     from noisesieve.files import replacing, write_json
@@ -89,21 +94,31 @@ def bench(
     with results():
         if as_json:
             print(json.dumps(document))
+        elif quiet:
+            for row in document["methods"]:
+                print(f"{row['method']} F1 {row['f1']:.3f} AP {row['average_precision']:.3f}")
         else:
             _show(document)
     if output is not None:
         write_json(output, document)
+        watcher.note(f"Written to {output}.")
     if markdown is not None:
         with replacing(markdown) as file:
             file.write(as_markdown(document).encode())
+        watcher.note(f"Written to {markdown}.")
 
 
 def _refuse_target(target: Path, data: Path) -> None:
     """Before hours of training, not after."""
-    if target.is_dir() or (target.exists() and data.exists() and target.samefile(data)):
-        raise OutputError(f"{target}: a folder, or the dataset itself.", "Name another file.")
-    if not os.access(target.parent, os.W_OK):
-        raise OutputError(f"{target}: its folder cannot be written to.", "Name another file.")
+    if target.exists() and data.exists() and target.samefile(data):
+        raise OutputError(f"{target}: the dataset itself.", "Name another file.")
+    if target.is_dir():
+        raise OutputError(f"{target}: a folder.", "Name a file.")
+    folder = target.absolute().parent
+    while not folder.exists():
+        folder = folder.parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        raise OutputError(f"{target}: {folder} cannot be written to.", "Name another file.")
 
 
 def _show(document: dict[str, Any]) -> None:
@@ -118,4 +133,4 @@ def _show(document: dict[str, Any]) -> None:
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
     for row in document["methods"]:
         table.add_row(*cells(row))
-    out.print(table)
+    out.print(table, width=max(out.width, 78), crop=False, no_wrap=True, overflow="ignore")  # a cut figure is none

@@ -18,7 +18,6 @@ from noisesieve.watch import Watcher
 if TYPE_CHECKING:
     from noisesieve.bench.plant import Planted
 
-MATRIX = 78  # columns of text in which the whole confusion table has to fit to be shown
 PAIRS = 15
 
 Noise = Annotated[str, typer.Option("--noise", help="symmetric, asymmetric or instance.", show_default=False)]
@@ -89,7 +88,8 @@ def _document(settings: InjectSettings, planted: Planted, root: Path | None) -> 
     ]
     source = settings.source
     wanted = (("--root", root), ("--image-column", source.image_column), ("--id-column", source.id_column))
-    command = ["noisesieve", "scan", str(settings.output)]
+    name = str(settings.output)
+    command = ["noisesieve", "scan", f"./{name}" if name.startswith("-") else name]
     command += [word for name, value in wanted if value is not None for word in (name, str(value))]
     command += ["--allow-outside"] if source.allow_outside else []
     return {
@@ -127,7 +127,7 @@ def _show(document: dict[str, Any], planted: Planted) -> None:
         out.print(plain_text(f"{document['unreadable']:,} pictures cannot be read and keep their label."))
     out.print()
     longest = max(12, *(len(name) for name in planted.classes))
-    if longest + sum(max(len(name), 4) + 2 for name in planted.classes) <= MATRIX:
+    if longest + sum(max(len(name), 4) + 2 for name in planted.classes) <= out.width - 2:
         table = plain_table()
         table.add_column("true \\ given", overflow="fold")
         for name in planted.classes:
@@ -138,11 +138,15 @@ def _show(document: dict[str, Any], planted: Planted) -> None:
     else:
         table = plain_table()
         for heading in ("true", "given"):
-            table.add_column(heading)
+            table.add_column(heading, overflow="fold")
         table.add_column("flips", justify="right")
         for pair in document["confusions"][:PAIRS]:
             table.add_row(plain_text(pair["true"]), plain_text(pair["given"]), f"{pair['count']:,}")
+        if len(document["confusions"]) > PAIRS:
+            table.caption = f"and {len(document['confusions']) - PAIRS:,} more pairs with --json"
     out.print(table)
     out.print()
     out.print(plain_text(f"Written to {document['output']}. Next:"))
     out.print(plain_text(f"  {document['scan']}"), soft_wrap=True)
+    out.print(plain_text("and `noisesieve evaluate` on its run folder; or, beside the peers:"))
+    out.print(plain_text(f"  {document['scan'].replace(' scan ', ' bench ', 1)}"), soft_wrap=True)

@@ -105,7 +105,8 @@ def _scan(
         else:
             from noisesieve.cli.summary import print_summary
 
-            print_summary(console(stderr=False), summary, folder)
+            known = "true_label" in report.table.column_names
+            print_summary(console(stderr=False), summary, folder, truth=known)
     return summary
 
 

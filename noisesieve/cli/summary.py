@@ -16,7 +16,7 @@ CLASSES_SHOWN = 20
 CONFUSIONS_SHOWN = 5
 
 
-def print_summary(out: Console, summary: dict[str, Any], folder: Path) -> None:
+def print_summary(out: Console, summary: dict[str, Any], folder: Path, *, truth: bool = False) -> None:
     """Print it all, at any width."""
     rate = summary["noise_rate"]
     out.print(
@@ -45,7 +45,8 @@ def print_summary(out: Console, summary: dict[str, Any], folder: Path) -> None:
     out.print(plain_text(f"Written to {folder}:"), soft_wrap=True)
     out.print(plain_text(f"  {', '.join(written)}"))
     out.print(plain_text("How far to believe it, measured on these images:"))
-    out.print(plain_text(f"  noisesieve evaluate {shlex.quote(str(folder))} --plant 5%"), soft_wrap=True)
+    how = "" if truth else " --plant 5%"
+    out.print(plain_text(f"  noisesieve evaluate {shlex.quote(str(folder))}{how}"), soft_wrap=True)
     out.print(plain_text("The suspects, in Python:"))
     out.print(plain_text(f"  noisesieve.read_report({str(folder)!r}).corrupted.to_pandas()"), soft_wrap=True)
 

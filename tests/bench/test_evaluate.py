@@ -171,3 +171,46 @@ def test_a_users_own_column_named_label_is_the_truth_and_not_the_given_label(noi
     assert done.returncode == 0, done.stderr
     found = json.loads(noisesieve("evaluate", "run", "--truth-column", "label", "--json").stdout)
     assert found["wrong"] == sum(line.split(",")[1] != line.split(",")[2] for line in lines) > 5
+
+
+def test_a_truth_of_other_classes_is_refused_and_a_few_strangers_are_named(
+    noisesieve: Run, digits: tuple[Path, Path], tmp_path: Path
+) -> None:
+    import pandas as pd
+
+    truth = pd.read_csv(SAMPLE / "truth.csv", dtype=str)
+    truth.assign(label="digit " + truth["label"]).to_csv(tmp_path / "names.csv", index=False)
+    done = noisesieve("evaluate", digits[1], "--truth", tmp_path / "names.csv")
+    assert done.returncode == 3
+    assert "no class of this dataset" in done.stderr
+    truth.assign(label=truth["label"] + ".0", id=range(len(truth))).to_csv(tmp_path / "gaps.csv", index=False)
+    plain = noisesieve("evaluate", digits[1], "--truth", SAMPLE / "truth.csv", "-q")
+    assert noisesieve("evaluate", digits[1], "--truth", tmp_path / "gaps.csv", "-q").stdout == plain.stdout
+    assert len(plain.stdout.splitlines()) == 1
+    truth.loc[0, "label"] = "eleven"
+    lines = [json.dumps({"path": f"./{row.path}", "label": row.label}) for row in truth.itertuples()]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    done = noisesieve("evaluate", digits[1], "--truth", tmp_path / "t.jsonl", "-q")
+    assert done.returncode == 0, done.stderr
+    assert "'eleven'" in done.stderr
+
+
+def test_a_run_that_lost_a_class_proves_nothing_by_planting() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from noisesieve.cli.evaluate import _show_planted
+
+    share = {"flagged": 1, "right": 1, "wanted": 1, "precision": 1.0, "recall": 1.0, "f1": 1.0}
+    found = {
+        "corrupted": share,
+        "planted": 1,
+        "recall_interval": [0.2, 1.0],
+        "precision_interval": [0.2, 1.0],
+        "precision_at_own_rate": 1.0,
+        "lost_classes": ["cat"],
+    }
+    out = StringIO()
+    _show_planted(Console(file=out, width=80), found, quiet=True)
+    assert out.getvalue().startswith("DO NOT BELIEVE THIS")

@@ -270,3 +270,19 @@ def test_flips_wait_until_the_model_knows_something() -> None:
     labels = torch.arange(400) % 10
     assert not warmup.beats_chance(torch.rand(400, 10, generator=torch.Generator().manual_seed(0)), labels)
     assert warmup.beats_chance(torch.eye(10)[labels], labels)
+
+
+def test_the_sieve_is_gentle_where_opinions_differ() -> None:
+    from noisesieve.sieve.calibrate import gentle_eps, trust
+
+    assert gentle_eps(0.02, 1e-3) == pytest.approx(1e-3)
+    assert gentle_eps(0.3, 1e-3) == pytest.approx(1e-8)
+    steps = [gentle_eps(doubt, 1e-3) for doubt in (0.1, 0.12, 0.15, 0.18, 0.2)]
+    assert steps == sorted(steps, reverse=True)
+    assert recipe().adaptive_eps
+    assert not recipe(loop_eps=1e-3).adaptive_eps  # what the user asked for stands
+    assert not recipe(preset="cifar").adaptive_eps
+    chances = [trust(doubt) for doubt in (0.0, 0.05, 0.1, 0.2, 0.5)]
+    assert chances == sorted(chances, reverse=True)
+    assert chances[0] == 1
+    assert chances[-1] == pytest.approx(0.2)
