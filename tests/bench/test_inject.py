@@ -157,14 +157,15 @@ def test_the_dataset_itself_is_never_the_output(noisesieve: Run, tmp_path: Path)
 
 
 def test_a_table_without_its_images_is_found_out_before_the_scan(noisesieve: Run, tmp_path: Path) -> None:
-    (tmp_path / "in.csv").write_text("path,label\n1.png,a\n2.png,b\n")
+    (tmp_path / "in.csv").write_text("path,label\n" + "".join(f"{i}.png,{'ab'[i % 2]}\n" for i in range(20)))
     common = ("inject", tmp_path / "in.csv", "--noise", "symmetric", "--rate", "0.5", "-o", "out.csv")
     done = noisesieve(*common)
     assert done.returncode == 3
     assert "--root" in done.stderr
-    paint(tmp_path / "1.png", (1, 2, 3))
+    for i in range(19):
+        paint(tmp_path / f"{i}.png", (1, 2, 3))
     done = noisesieve(*common)
     assert done.returncode == 0, done.stderr
-    assert "1 of 2 images are not there, such as '2.png'" in done.stderr
+    assert "1 of 20 images are not there, such as '19.png'" in done.stderr
     again = noisesieve("inject", "out.csv", *common[2:6], "-o", "twice.csv", "--root", tmp_path)
     assert "user_true_label" in again.stderr
