@@ -179,13 +179,14 @@ def describe(recipe: Recipe, world: World) -> str:
     upto = "up to " if recipe.adaptive_warmup else ""
     flips = {True: "flips", False: "no flips", None: "flips if harmless"}[recipe.flip]
     ranks = f", {world.size} processes" if world.size > 1 else ""
+    upto_eps = f"at most {recipe.loop_eps:g}" if recipe.adaptive_eps else f"{recipe.loop_eps:g}"
     settle = f"settle {recipe.settle_epochs}, " if recipe.settle_epochs else ""
     return (
         f"{recipe.backbone} at {recipe.image_size} px on {world.device.type}{ranks}, "
         f"{upto}{recipe.epochs} epochs (warm-up {upto}{recipe.warmup_epochs}, "
         f"{settle}ramp {recipe.ramp_epochs}, sieve from {recipe.sieve_start}), "
         f"batch {recipe.batch_size}, lr {recipe.lr:g}, beta {recipe.beta:g}, "
-        f"eps {recipe.loop_eps:g} / {recipe.sieve_eps:g}, {flips}"
+        f"eps {upto_eps} / {recipe.sieve_eps:g}, {flips}"
     )
 
 
