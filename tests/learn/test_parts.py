@@ -285,4 +285,4 @@ def test_the_sieve_is_gentle_where_opinions_differ() -> None:
     chances = [trust(doubt) for doubt in (0.0, 0.05, 0.1, 0.2, 0.5)]
     assert chances == sorted(chances, reverse=True)
     assert chances[0] == 1
-    assert chances[-1] == pytest.approx(0.2)
+    assert chances[-1] == pytest.approx(0.5)
