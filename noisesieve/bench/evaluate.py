@@ -34,16 +34,17 @@ class Measured:
     def __init__(self, report: Report, truth: list[str | None]) -> None:
         table = report.table
         self.examples = len(table)
-        verdict = np.array(table["verdict"].cast(pa.string()).to_pylist(), dtype=object)
         known = np.array([label is not None for label in truth], dtype=np.bool_)
         readable = np.array([value is not None for value in table["margin"].to_pylist()], dtype=np.bool_)
         self.without_truth = int((readable & ~known).sum())
+        if not (known & readable).any():
+            raise InputError("No readable row has a known right label.", "Is the truth the one of this dataset?")
         rows = np.flatnonzero(known & readable)
         part = table.take(pa.array(rows))
         self.given = np.array(part["label"].to_pylist(), dtype=object)
         self.right = np.array([truth[i] for i in rows.tolist()], dtype=object)
         self.wrong: Bools = self.given != self.right
-        self.flagged: Bools = verdict[rows] == "corrupted"
+        self.flagged: Bools = report.verdicts[rows] == "corrupted"
         self.paper: Bools = np.array(part["paper_verdict"].cast(pa.string()).to_pylist(), dtype=object) == "corrupted"
         self.suggested = np.array(part["suggested_label"].to_pylist(), dtype=object)
         self.rank: Ints = part["rank"].to_numpy()
@@ -59,11 +60,8 @@ class Measured:
         return -self.rank.astype(np.float64)
 
 
-def evaluate(report: Report, truth: list[str | None]) -> dict[str, Any]:
+def evaluate(rows: Measured) -> dict[str, Any]:
     """All figures as one JSON document."""
-    rows = Measured(report, truth)
-    if len(rows) == 0:
-        raise InputError("No readable row has a known right label.", "Is the truth the one of this dataset?")
     wrong = rows.wrong
     order = np.argsort(rows.rank)
     depths = sorted({*(k for k in DEPTHS if k <= len(rows)), int(wrong.sum())} - {0})

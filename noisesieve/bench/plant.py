@@ -14,6 +14,7 @@ from noisesieve import noise, pixels, sources
 from noisesieve.errors import InputError, OutputError
 from noisesieve.names import natural_key
 from noisesieve.records import Bools, Bytes, Index, Ints
+from noisesieve.report import class_codes
 from noisesieve.settings import InjectSettings, PixelSettings
 from noisesieve.sources.write import table_kind, write_table
 from noisesieve.watch import Nobody, Watcher
@@ -86,8 +87,7 @@ def plant(
 ) -> Planted:
     """Flip labels of an index by one of the paper's kinds of noise."""
     classes = sorted(set(index.labels), key=natural_key)
-    number = {name: i for i, name in enumerate(classes)}
-    before = np.array([number[label] for label in index.labels], dtype=np.int64)
+    before = class_codes(index.labels, classes)
     rng = np.random.default_rng(seed)
     unreadable = None
     if kind == "instance":

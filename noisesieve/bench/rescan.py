@@ -40,7 +40,7 @@ def plant_and_rescan(
 ) -> dict[str, Any]:
     """Plant flips into `share` of the clean rows, scan again, and measure on the rows that were clean before."""
     settings = settings_of(report, data, root)
-    clean = _verdict(report) == "clean"
+    clean = report.verdicts == "clean"
     chosen, labels = draw_flips(report, clean, share=share, seed=seed)
     mark = digest({"run": report.facts["settings"], "data": report.facts["fingerprint"]})[:8]
     folder = report.path.parent / f"planted-{share:g}-seed-{seed}-{mark}"  # another run's flips are not ours
@@ -113,12 +113,12 @@ def _relabel(report: Report, chosen: Ints, labels: list[str]) -> Callable[[Index
 
 
 def _measure(before: Report, after: Report, planted: Bools, clean: Bools) -> dict[str, Any]:
-    verdict = _verdict(after)
+    verdict = after.verdicts
     rows = np.flatnonzero(clean & (verdict != "unreadable"))
     truth, flagged = planted[rows], verdict[rows] == "corrupted"
     found = detection(flagged, truth)
     part = after.table.take(pa.array(rows))
-    suspects = _verdict(before) == "corrupted"
+    suspects = before.verdicts == "corrupted"
     alarms = int((flagged & ~truth).sum())
     false_rate = alarms / max(1, int((~truth).sum()))
     rate = before.summary["estimate"]["noise_rate"]
@@ -140,7 +140,3 @@ def _measure(before: Report, after: Report, planted: Bools, clean: Bools) -> dic
         "suspects": int(suspects.sum()),
         "lost_classes": lost,  # flips into them are found without looking: the figures say nothing
     }
-
-
-def _verdict(report: Report) -> np.ndarray[Any, np.dtype[np.object_]]:
-    return np.array(report.table["verdict"].cast(pa.string()).to_pylist(), dtype=object)

@@ -91,11 +91,12 @@ def _measure(
     from noisesieve.files import replacing
 
     right = find(e.rows_of(report), truth, column, watcher)
-    document = e.evaluate(report, right)
+    rows = e.Measured(report, right)
+    document = e.evaluate(rows)
     target = picture or report.path.parent / "evaluation.svg"
     if target.suffix.lower() != ".svg":
         raise UsageError(f"--picture {target}: the picture is an SVG.", "Let the name end in .svg.")
-    drawn = draw(e.Measured(report, right), f"{report.path.parent.name}: margins and ranking")
+    drawn = draw(rows, f"{report.path.parent.name}: margins and ranking")
     try:
         with replacing(target) as file:
             file.write(drawn.encode())

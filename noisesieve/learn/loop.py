@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from noisesieve.errors import Stopped, TrainingError
-from noisesieve.learn import warmup
+from noisesieve.learn import opinion, warmup
 from noisesieve.learn.augment import pad_crop, random_flip
 from noisesieve.learn.checkpoint import Keeper
 from noisesieve.learn.feed import Feed, make_deterministic
@@ -27,12 +27,10 @@ from noisesieve.learn.state import State, fresh
 from noisesieve.learn.world import World
 from noisesieve.records import Scores
 from noisesieve.settings import Recipe
-from noisesieve.sieve.calibrate import gentle_eps
-from noisesieve.sieve.formulas import alternative, margin, pool
+from noisesieve.sieve.formulas import margin, undecided
 from noisesieve.watch import Watcher
 
 SAVE_SECONDS = 300.0  # a long epoch is saved on the way
-POOL_ROWS = 65_536  # at a time
 SKIPPED_SHARE = 0.05  # of an epoch's batches: more are worth a warning
 
 
@@ -52,9 +50,8 @@ class Loop:
     ) -> None:
         make_deterministic(world.device)
         self.recipe, self.world, self.watcher, self.checkpoints, self.stop = recipe, world, watcher, checkpoints, stop
-        self.observe = observe
         self.labels, self.trusted, self.rows = lesson.labels, lesson.trusted, len(lesson.labels)
-        self.aside = lesson.aside
+        self.aside, self.observe = lesson.aside, observe
         self.feed = Feed(lesson.pixels, world.device)
         self.scorer = Scorer(self.feed, world, lesson.classes, self.pause)
         self.prior = lesson.prior()
@@ -91,9 +88,9 @@ class Loop:
             with self.journal.timed("train"):
                 self.train_epoch()
             with self.journal.timed("score"):
-                kept, flagged, undecided = self.score_epoch()
+                kept, flagged, edge = self.score_epoch()
             steps = len(self.epoch_batches())
-            self.journal.record(state, self.timeline, steps=steps, kept=kept, flagged=flagged, undecided=undecided)
+            self.journal.record(state, self.timeline, steps=steps, kept=kept, flagged=flagged, undecided=edge)
             state.epoch, state.step, state.epoch_facts = state.epoch + 1, 0, {}
             self.save()
         self.watcher.finish()
@@ -104,12 +101,8 @@ class Loop:
         state, timeline = self.state, self.timeline
         assert state.prob_sum is not None
         sieve_epochs = max(1, timeline.epochs - timeline.sieve_start + 1)
-        probs, torn = state.prob_sum / state.prob_count, None
-        if state.opinion is not None:
-            opinion = state.opinion / state.opinion_count
-            torn = (alternative(probs, self.labels) != alternative(opinion, self.labels)).numpy()
-            for mine, other in zip(probs.split(POOL_ROWS), opinion.split(POOL_ROWS), strict=True):
-                mine.copy_(pool(mine, other, self.recipe.opinion_weight))  # in place: these may be gigabytes
+        mean, weight = state.prob_sum / state.prob_count, self.recipe.opinion_weight
+        probs, torn = opinion.combine(state, mean, self.labels, weight)
         return Scores(
             probs=probs.numpy(),
             flagged_epochs=(state.dropped.double() / sieve_epochs).numpy(),
@@ -125,7 +118,7 @@ class Loop:
                 "held_out_agreement": state.agreement,
                 "loop_eps": state.loop_eps or self.recipe.loop_eps,
             },
-            torn=torn,
+            torn=None if torn is None else torn.numpy(),
         )
 
     # Training: one epoch over the rows that passed the sieve.
@@ -153,9 +146,7 @@ class Loop:
     def epoch_batches(self) -> list[Tensor]:
         """This epoch's rows in batches; the warm-up leaves the held-out part aside."""
         epoch = self.state.epoch
-        aside = self.aside
-        if self.timeline.phase(epoch) == "warm-up":
-            aside = torch.cat((aside, self.held_out))
+        aside = torch.cat((self.aside, self.held_out)) if self.timeline.phase(epoch) == "warm-up" else self.aside
         return shuffled_batches(
             self.rows, aside, size=self.recipe.batch_size, generator=generator(self.recipe.seed, epoch, 0)
         )
@@ -231,51 +222,40 @@ class Loop:
             if self.observe is not None:  # or an observer would never see these rows early
                 self.observe(self.scorer.score(state, self.held_out).log(), self.held_out)
         if phase == "settle":
-            warmup.note_opinion(state, self.scorer, last=self.timeline.settled)
+            opinion.note(state, self.scorer, last=self.timeline.settled)
         timeline = self.timeline  # the warm-up's end may be known only now
         kept = int(state.keep.sum())
         if state.epoch >= timeline.sieve_start:
             state.dropped = state.dropped + (~state.keep).long()
         last, everything = state.epoch == timeline.epochs, torch.arange(self.rows)
-        undecided = 0
+        margins = None
         sieved = state.epoch >= timeline.sieve_start or timeline.sieve_start > timeline.epochs  # the latter: never
         counts = sieved and state.epoch > timeline.epochs - self.recipe.average_epochs
         if last or (counts and self.recipe.score_pass == "eval"):
             probs = self.scorer.score(state, everything)
             state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs
             state.prob_count += 1
-            state.pending, undecided = self.passes(self.margins_of(probs, everything))
+            margins = self.margins_of(probs, everything)
         elif timeline.scores_after(state.epoch) and self.recipe.score_pass == "eval":
-            if state.loop_eps is None:
-                self.choose_eps()
-            margins = self.scorer.score(state, everything, keep=self.margins_of)
-            state.pending, undecided = self.passes(margins)
+            if state.loop_eps is None:  # the first scores also choose the sieve's own floor
+                probs = self.scorer.score(state, everything)
+                state.loop_eps = opinion.choose_eps(state, probs, self.labels, self.recipe)
+                margins = self.margins_of(probs, everything)
+            else:
+                margins = self.scorer.score(state, everything, keep=self.margins_of)
+        if margins is not None:
+            state.pending = margins < 0
         flagged = 0 if state.pending is None else int((~state.pending).sum())
         if state.pending is not None and not last:
             self.sieve(state.pending)
         state.pending, self.resume_point = None, None
         if phase == "settle" and state.epoch == timeline.settled:
             state.unpark()  # last: until here a stop resumes from before the scoring
-        return kept, flagged, undecided
-
-    def choose_eps(self) -> None:
-        """Before the sieve starts: the more two opinions differ over its first suspects, the gentler it will be."""
-        state, recipe = self.state, self.recipe
-        state.loop_eps = recipe.loop_eps
-        if recipe.adaptive_eps and state.opinion is not None:
-            probs = self.scorer.score(state, torch.arange(self.rows))
-            suspects = margin(probs, self.labels, recipe.loop_eps) >= 0
-            torn = alternative(probs, self.labels) != alternative(state.opinion, self.labels)
-            if suspects.any():
-                state.loop_eps = gentle_eps(float(torn[suspects].double().mean()), recipe.loop_eps)
+        return kept, flagged, 0 if margins is None else undecided(margins)
 
     def margins_of(self, probs: Tensor, rows: Tensor) -> Tensor:
         """All that the loop needs of the probabilities: (B,) instead of (B, K)."""
         return margin(probs, self.labels[rows], self.state.loop_eps or self.recipe.loop_eps)
-
-    def passes(self, margins: Tensor) -> tuple[Tensor, int]:
-        """Who passes, and how many lie on the edge within rounding."""
-        return margins < 0, int((margins.abs() <= 1e-9 * margins.abs().max()).sum())
 
     def sieve(self, clean: Tensor) -> None:
         """Set v for the next epoch; dropping everything is a diagnosis, not a verdict."""

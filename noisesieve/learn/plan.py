@@ -11,6 +11,7 @@ import torch
 from noisesieve.errors import UsageError
 from noisesieve.learn.backbones import build
 from noisesieve.learn.losses import training_loss
+from noisesieve.learn.opinion import EPOCHS as OPINION_EPOCHS
 from noisesieve.learn.world import World
 from noisesieve.records import Ints
 from noisesieve.settings import Recipe, Wishes
@@ -217,7 +218,7 @@ def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -
         float(loss.detach())
         seconds.append(time.monotonic() - start)
     rate = batch / min(seconds[1:])
-    scored = recipe.epochs - recipe.sieve_start + 2 + min(3, recipe.settle_epochs)
+    scored = recipe.epochs - recipe.sieve_start + 2 + min(OPINION_EPOCHS, recipe.settle_epochs)
     views = 2 if recipe.flip is not False else 1
     passes = recipe.epochs + scored * views / 3  # a forward pass costs about a third of a step
     weights = sum(p.numel() for p in model.parameters()) * 4

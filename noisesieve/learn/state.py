@@ -152,4 +152,5 @@ def fresh(recipe: Recipe, *, rows: int, classes: int, world: World) -> State:
         dropped=torch.zeros(rows, dtype=torch.int64),
         flip=recipe.flip,
         warmup=None if recipe.adaptive_warmup else recipe.warmup_epochs,
+        loop_eps=None if recipe.adaptive_eps else recipe.loop_eps,
     )

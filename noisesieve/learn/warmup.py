@@ -1,7 +1,4 @@
-"""The warm-up asks a small held-out part: has plain CE learnt what it will learn, and may pictures be mirrored?
-
-Then plain CE settles, for a second opinion, before the regularizer takes over from where the warm-up ended.
-"""
+"""The warm-up asks a small held-out part: has plain CE learnt what it will learn, and may pictures be mirrored?"""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ SHORTEST = 6  # looks
 PATIENCE = 4  # looks without a gain
 GAIN = 0.005
 FLIP_TRIAL = 4  # the look at which mirrored pictures are tried
-OPINION_EPOCHS = 3  # the last of the settling: their mean is the second opinion
 
 
 def held_out_rows(labels: Tensor, *, seed: int) -> Tensor:
@@ -86,14 +82,3 @@ def watch(state: State, recipe: Recipe, scorer: Scorer, held_out: Tensor, labels
     if state.warmup is None and (last or has_levelled_off(state.agreement)):
         state.warmup = state.epoch
         state.flip = bool(state.flip)  # never tried, never found harmless
-
-
-def note_opinion(state: State, scorer: Scorer, *, last: int) -> None:
-    """After an epoch of settling: plain CE at a falling rate sees hard pictures best, until it memorizes them.
-
-    The word of the `last` epochs is noted; then the loop goes back to where the warm-up ended.
-    """
-    if state.epoch > last - OPINION_EPOCHS:
-        said = scorer.score(state, torch.arange(len(state.keep)))
-        state.opinion = said if state.opinion is None else state.opinion + said
-        state.opinion_count += 1

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -33,6 +35,12 @@ class Report:
         """The table as a data frame."""
         frame: pd.DataFrame = self.table.to_pandas()
         return frame
+
+    @property
+    def verdicts(self) -> npt.NDArray[np.object_]:
+        """Every row's verdict as a word."""
+        words: npt.NDArray[np.object_] = self.table["verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
+        return words
 
     @property
     def corrupted(self) -> pa.Table:

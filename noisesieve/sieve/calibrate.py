@@ -12,44 +12,49 @@ from noisesieve.sieve.formulas import PAPER_EPS
 CALM, TORN = 0.1, 0.2  # doubt below which nothing changes, and above which the sieve is as gentle as the paper's
 FEWEST = 20  # rows of either kind below which a mixture means nothing
 ROUNDS = 100
-MISTAKEN_AT = 0.245  # doubt at which hardly a suspect would be wrong
-MOST_MISTAKEN = 0.5  # no set is known on which fewer of the suspects proved wrong
+MISTAKEN_AT = 0.245  # doubt at which the fitted law would call every suspect a mistake
+MOST_MISTAKEN = 0.5  # about what was measured at the largest doubt: beyond it the law is not followed
 REACH = 16.0  # log-odds beyond this are one place
 
 
-def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor, *, doubt: float = 0.0) -> Tensor:
+def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor, *, doubted: float = 0.0) -> Tensor:
     """P(label wrong), (N,) in [0, 1], never rising along `order` (most suspicious row first).
 
     A two-component Gaussian mixture on the log-odds of the given label, begun at the verdict's split. With too
-    few rows of a kind it is 1 - f[y], the model's own word. `doubt` is the share of suspects whose picture two
+    few rows of a kind it is 1 - f[y], the model's own word. `doubted` is the share of suspects whose picture two
     opinions take for different things: a network that cannot say what they show cannot be sure what they do not.
     """
     plain = 1 - label_probs
     if min(int(corrupted.sum()), int((~corrupted).sum())) < FEWEST:
         return _monotone(plain, order)
     odds = torch.logit(label_probs.clamp(1e-12, 1 - 1e-12)).clamp(-REACH, REACH)
-    return _monotone(_posterior(odds, corrupted) * trust(doubt), order)
+    return _monotone(_posterior(odds, corrupted) * trust(doubted), order)
 
 
-def gentle_eps(doubt: float, eps: float) -> float:
+def doubt(torn: Tensor, suspects: Tensor) -> float:
+    """The share of suspects over which two opinions are torn; none where there are no suspects."""
+    return float(torn[suspects].double().mean()) if suspects.any() else 0.0
+
+
+def gentle_eps(doubted: float, eps: float) -> float:
     """The log floor of the sieve in the loop: `eps` where two opinions of its first suspects agree, the paper's 1e-8
     where they often differ, between them in between.
 
-    A dropped row is not learnt again. Where the network cannot say what its suspects show, many of them are right but
+    A dropped row is no longer learnt. Where the network cannot say what its suspects show, many of them are right but
     hard, and dropping them locks the mistake in; where it can, a small floor overlooks consistent second choices.
     """
-    share = min(1.0, max(0.0, (doubt - CALM) / (TORN - CALM)))
+    share = min(1.0, max(0.0, (doubted - CALM) / (TORN - CALM)))
     return float(math.exp((1 - share) * math.log(eps) + share * math.log(PAPER_EPS)))
 
 
-def trust(doubt: float) -> float:
+def trust(doubted: float) -> float:
     """The share of suspects that will prove wrong, from how often two opinions of them differ.
 
     Opinions of one network share most of their mistakes: they differ far less often than they err, and the law is
     an empirical one, from six sets of ten classes: a doubt of .01 to .08 went with a precision of .98 to 1.00, .16 and
     .18 with .60 and .45. With two classes there is but one alternative, and no doubt to measure.
     """
-    return 1 - min(MOST_MISTAKEN, (doubt / MISTAKEN_AT) ** 3)
+    return 1 - min(MOST_MISTAKEN, (doubted / MISTAKEN_AT) ** 3)
 
 
 def _posterior(odds: Tensor, corrupted: Tensor) -> Tensor:

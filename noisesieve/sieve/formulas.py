@@ -38,6 +38,12 @@ def margin(probs: Tensor, labels: Tensor, eps: float) -> Tensor:
     return gains.mean(dim=1) - gains.gather(1, labels[:, None]).squeeze(1)
 
 
+def undecided(margins: Tensor) -> int:
+    """How many rows lie on the threshold within rounding."""
+    gaps = margins.abs()
+    return int((gaps <= 1e-9 * gaps.max()).sum())
+
+
 def pool(probs: Tensor, opinion: Tensor, weight: float) -> Tensor:
     """Two opinions (N, K) as one: their weighted geometric mean, normalised. A class that either doubts is doubted."""
     logs = (1 - weight) * (probs + POOL_FLOOR).log() + weight * (opinion + POOL_FLOOR).log()

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from noisesieve.records import Bools, Ints, Scores, Verdicts
-from noisesieve.sieve.calibrate import corruption_probability
-from noisesieve.sieve.formulas import PAPER_EPS, Decision, decide, margin
+from noisesieve.sieve.calibrate import corruption_probability, doubt
+from noisesieve.sieve.formulas import PAPER_EPS, Decision, decide, margin, undecided
 
 BLOCK = 65_536  # rows at a time: the terms of a million rows and a thousand classes would not fit beside each other
 
@@ -36,10 +36,9 @@ def judge(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdic
     rank = np.empty(len(labels), dtype=np.int64)
     rank[order] = np.arange(1, len(labels) + 1)
     corrupted = decision.corrupted & ~believed
-    gaps = decision.margin.abs()
     torn = torch.zeros_like(corrupted) if scores.torn is None else torch.from_numpy(scores.torn)
-    doubt = float(torn[corrupted].double().mean()) if corrupted.any() else 0.0
-    chance = corruption_probability(label_probs, corrupted, torch.from_numpy(order), doubt=doubt)
+    doubted = doubt(torn, corrupted)
+    chance = corruption_probability(label_probs, corrupted, torch.from_numpy(order), doubted=doubted)
     return Verdicts(
         loss=decision.loss.numpy(),
         regularizer=decision.regularizer.numpy(),
@@ -51,5 +50,5 @@ def judge(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdic
         rank=rank,
         label_probability=label_probs.numpy(),
         corruption_probability=chance.numpy(),
-        undecided=int((gaps <= 1e-9 * gaps.max()).sum()),
+        undecided=undecided(decision.margin),
     )
