@@ -106,6 +106,7 @@ class Scores:
     history: list[dict[str, Any]]
     facts: dict[str, Any]  # what the run decided for itself: flips, length of the warm-up
     torn: Bools | None = None  # (N,) two opinions name different classes beside the given one; None: only one was asked
+    course: npt.NDArray[np.float32] | None = None  # (E, N) margins at the last E scorings, the last epoch's last
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from torch import Tensor
 
 from noisesieve.bench import peers
 from noisesieve.errors import Stopped
+from noisesieve.learn.embed import embed
+from noisesieve.learn.feed import Feed
 from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.state import State
@@ -189,8 +191,9 @@ def area_under_margin(contest: Contest) -> Finding:
 def neighbours(contest: Contest) -> Finding:
     """A vote of the nearest neighbours in plain training's features; flagged where another class has more votes."""
     plain, start = contest.plain, time.monotonic()
-    loop_features = peers.features(contest.lesson, plain.state, contest.world)
-    suspicion, flagged = peers.vote(loop_features, contest.lesson.labels, contest.lesson.classes)
+    feed = Feed(contest.lesson.pixels, contest.world.device)
+    features = embed(plain.state.average, feed, len(contest.lesson), flip=bool(plain.state.flip))
+    suspicion, flagged = peers.vote(features, contest.lesson.labels, contest.lesson.classes)
     return contest.finding(suspicion, flagged, plain, time.monotonic() - start)
 
 

@@ -9,10 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from noisesieve.errors import InputError, UsageError
-from noisesieve.learn.feed import Feed
-from noisesieve.learn.lesson import Lesson
-from noisesieve.learn.state import State
-from noisesieve.learn.world import World
 from noisesieve.records import Bools, Floats, Ints
 
 NEIGHBOURS = 10
@@ -38,24 +34,6 @@ class MarginSum:
         """(N,): below zero another class was ahead on average."""
         found: Floats = (self._sum / self._seen.clamp(min=1)).numpy()
         return found
-
-
-def features(lesson: Lesson, state: State, world: World) -> Tensor:
-    """What the last layer sees of every row, (N, D), both views averaged where flips are allowed."""
-    feed, model, seen = Feed(lesson.pixels, world.device), state.average, []
-    last = next(module for module in reversed(list(model.modules())) if isinstance(module, nn.Linear))
-    hook = last.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0].detach().float().cpu()))
-    rows, found = list(torch.arange(len(lesson)).split(BLOCK)), []
-    model.eval()
-    with torch.inference_mode():
-        for images in feed.batches(rows):
-            seen.clear()
-            plain = feed.normalize(images)
-            for view in (plain, plain.flip(3)) if state.flip else (plain,):
-                model(view)
-            found.append(torch.stack(seen).mean(dim=0))
-    hook.remove()
-    return torch.cat(found).clone()
 
 
 def vote(points: Tensor, labels: Tensor, classes: int) -> tuple[Floats, Bools]:

@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from noisesieve import report as reports
 from noisesieve.bench.measure import average_precision, calibration, detection
-from noisesieve.errors import InputError, StateError
+from noisesieve.errors import InputError
 from noisesieve.files import digest
 from noisesieve.pipeline import Stop, scan
 from noisesieve.records import Bools, Index, Ints
+from noisesieve.reopen import same_rows, settings_of
 from noisesieve.report import Report
 from noisesieve.report.summary import wilson_interval
-from noisesieve.settings import PixelSettings, ScanSettings, SourceSettings, Wishes
 from noisesieve.watch import Watcher
 
 
@@ -45,32 +44,15 @@ def plant_and_rescan(
     mark = digest({"run": report.facts["settings"], "data": report.facts["fingerprint"]})[:8]
     folder = report.path.parent / f"planted-{share:g}-seed-{seed}-{mark}"  # another run's flips are not ours
     watcher.note(f"{len(chosen):,} flips planted into {int(clean.sum()):,} clean rows; scanning into {folder}.")
-    again = scan(replace(settings, output=folder), watcher=watcher, stop=stop, change=_relabel(report, chosen, labels))
+    again = scan(
+        replace(settings, output=folder, review=False),
+        watcher=watcher,
+        stop=stop,
+        change=_relabel(report, chosen, labels),
+    )
     planted = np.zeros(len(clean), dtype=np.bool_)
     planted[chosen] = True
     return _measure(report, again, planted, clean)
-
-
-def settings_of(report: Report, data: Path | None = None, root: Path | None = None) -> ScanSettings:
-    """The settings that a run was made with, its dataset where it lay or where the user says it lies now."""
-    document = reports.RunFolder(report.path.parent).read()
-    if document is None or "location" not in document:
-        raise InputError(f"{report.path.parent}: no run.json that says how it was made.", "Scan again with --force.")
-    identity, location = document["identity"], document["location"]
-    path = data or Path(location["path"])
-    if not path.exists():
-        problem = "no such file or folder" if data else "the dataset is no longer there"
-        raise InputError(f"{path}: {problem}.", "Say where the dataset lies with --data.")
-    root = root or (Path(location["root"]) if "root" in location else None)
-    if root is not None and not root.exists():
-        raise InputError(f"{root}: the images are no longer there.", "Say where they lie with --root.")
-    return ScanSettings(
-        source=SourceSettings(path=path, root=root, allow_outside=True, **identity["source"]),
-        pixels=PixelSettings(max_pixels=identity["max_pixels"]),
-        wishes=Wishes(**identity["wishes"]),
-        device=report.summary["training"]["device"].partition(":")[0],
-        probabilities=identity["probabilities"],
-    )
 
 
 def draw_flips(report: Report, clean: Bools, *, share: float, seed: int) -> tuple[Ints, list[str]]:
@@ -98,8 +80,7 @@ def draw_flips(report: Report, clean: Bools, *, share: float, seed: int) -> tupl
 
 def _relabel(report: Report, chosen: Ints, labels: list[str]) -> Callable[[Index], Index]:
     def change(index: Index) -> Index:
-        if index.ids != report.table["id"].to_pylist() or index.labels != report.table["label"].to_pylist():
-            raise StateError(f"{index.root}: not the dataset of the run, or changed since.", "Scan it, then plant.")
+        same_rows(report, index)
         changed = list(index.labels)
         for row, label in zip(chosen.tolist(), labels, strict=True):
             changed[row] = label

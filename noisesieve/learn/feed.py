@@ -19,7 +19,9 @@ RESIDENT_SHARE = 0.25  # of the free GPU memory: a dataset below that is kept th
 class Feed:
     """Batches of pictures (B, 3, S, S) on the device, plain uint8 or normalised."""
 
-    def __init__(self, pixels: Pixels, device: torch.device) -> None:
+    def __init__(
+        self, pixels: Pixels, device: torch.device, *, statistics: tuple[list[float], list[float]] | None = None
+    ) -> None:
         self._pixels = pixels
         self._device = device
         self._resident: Tensor | None = None
@@ -27,6 +29,9 @@ class Feed:
             free, _ = torch.cuda.mem_get_info(device)
             if len(pixels) * pixels.size**2 * 3 < free * RESIDENT_SHARE:
                 self._resident = torch.cat(list(self._read(torch.arange(len(pixels)).split(4096))))
+        if statistics is not None:  # of the data that a saved model was trained on
+            self.mean, self.std = (torch.tensor(value, device=device) for value in statistics)
+            return
         sample = np.linspace(0, len(pixels) - 1, min(len(pixels), STATISTICS_ROWS)).round().astype(np.int64)
         self.mean, self.std = (value.to(device) for value in self._statistics(torch.from_numpy(sample)))
 

@@ -119,6 +119,7 @@ class Loop:
                 "loop_eps": state.loop_eps or self.recipe.loop_eps,
             },
             torn=None if torn is None else torn.numpy(),
+            course=None if state.course is None else state.course.numpy(),
         )
 
     # Training: one epoch over the rows that passed the sieve.
@@ -245,6 +246,7 @@ class Loop:
                 margins = self.scorer.score(state, everything, keep=self.margins_of)
         if margins is not None:
             state.pending = margins < 0
+            state.note_margins(margins)
         flagged = 0 if state.pending is None else int((~state.pending).sum())
         if state.pending is not None and not last:
             self.sieve(state.pending)

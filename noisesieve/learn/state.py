@@ -32,6 +32,7 @@ class State:
     prob_count: int = 0
     opinion: Tensor | None = None  # (N, K) float64: sum of what plain cross-entropy said
     opinion_count: int = 0
+    course: Tensor | None = None  # (E, N) float32: every row's margin at each scoring
     parked: dict[str, Tensor] = field(default_factory=dict)  # where the ramp begins, while plain CE settles
     epoch: int = 1
     step: int = 0
@@ -43,7 +44,7 @@ class State:
     epoch_facts: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
-    _OPTIONAL = ("pending", "prob_sum", "opinion")
+    _OPTIONAL = ("pending", "prob_sum", "opinion", "course")
     _FACTS = (
         "prob_count",
         "opinion_count",
@@ -66,6 +67,11 @@ class State:
         facts: dict[str, Any] = {name: copy.copy(getattr(self, name)) for name in self._FACTS}
         facts["scaler"] = self.precision.scaler.state_dict()
         return tensors, facts
+
+    def note_margins(self, margins: Tensor) -> None:
+        """Add a scoring to the course of every row's margin."""
+        row = margins.float()[None]
+        self.course = row if self.course is None else torch.cat((self.course, row))
 
     def park(self) -> None:
         """Remember the weights as they are: training leaves them for a while."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from noisesieve.report.parquet import Report, read_report, write_history, write_table
+from noisesieve.report.parquet import Report, read_report, write_course, write_history, write_table
 from noisesieve.report.run import RunFolder, fingerprint, output_folder
 from noisesieve.report.summary import summarize
 from noisesieve.report.table import Findings, build, class_codes, probabilities_table
@@ -18,6 +18,7 @@ __all__ = [
     "probabilities_table",
     "read_report",
     "summarize",
+    "write_course",
     "write_history",
     "write_table",
 ]

@@ -16,11 +16,13 @@ import pyarrow.parquet as pq
 from noisesieve.errors import InputError, StateError
 from noisesieve.files import replacing, sha256_of
 from noisesieve.report.schema import COLUMNS, HISTORY, KEY, SCHEMA_VERSION
+from noisesieve.report.table import Findings
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ROW_GROUP = 65_536
+MOST_MARGINS = 10**7  # rows times epochs in course.parquet
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,20 @@ def write_table(table: pa.Table, path: Path, facts: dict[str, Any] | None = None
 def write_history(history: list[dict[str, Any]], path: Path) -> None:
     """One row an epoch."""
     write_table(pa.Table.from_pylist(history, schema=HISTORY), path)
+
+
+def write_course(found: Findings, path: Path) -> None:
+    """Every row's margin over the last epochs; where that is much, only of rows that were ever on the wrong side."""
+    course = found.scores.course
+    if course is None:
+        path.unlink(missing_ok=True)  # an older run's
+        return
+    rows = np.arange(course.shape[1])
+    if course.size > MOST_MARGINS:
+        rows = np.flatnonzero((course >= 0).any(axis=0) | found.verdicts.corrupted)
+    flat = pa.array(np.ascontiguousarray(course[:, rows].T).reshape(-1))
+    lists = pa.FixedSizeListArray.from_arrays(flat, course.shape[0])
+    write_table(pa.table({"row": pa.array(found.rows[rows]), "margins": lists}), path)
 
 
 def read_report(path: str | Path) -> Report:

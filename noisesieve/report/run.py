@@ -24,6 +24,7 @@ FILES = (
     "probabilities.parquet",
     "summary.json",
     "history.parquet",
+    "course.parquet",
     "model.safetensors",
     "model.json",
 )
