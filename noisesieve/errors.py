@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+SHOWN = 10  # items that an error lists
+
 
 class NoisesieveError(Exception):
-    """A problem the user can act on. `hint` is the next step; `exit_code` is the process's."""
+    """A problem the user can act on. `hint` is the next step, `items` are its cases; `exit_code` is the process's."""
 
     exit_code = 70  # a fault of ours, not of the input
 
-    def __init__(self, problem: str, hint: str = "") -> None:
+    def __init__(self, problem: str, hint: str = "", *, items: Sequence[str] = ()) -> None:
         super().__init__(f"{problem} {hint}".strip())
         self.problem = problem
         self.hint = hint
+        more = [f"… and {len(items) - SHOWN:,} more"] if len(items) > SHOWN else []
+        self.items = [*items[:SHOWN], *more]
 
 
 class UsageError(NoisesieveError):

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -14,6 +15,8 @@ from typing import IO, Any
 from filelock import FileLock, Timeout
 
 from noisesieve.errors import OutputError
+
+MARK = ".noisesieve"  # in a folder that we made, and may replace
 
 
 @contextlib.contextmanager
@@ -37,6 +40,42 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             f"{path}: cannot be written: {error.strerror or error}.",
             "Free some space, or choose another place with -o.",
         ) from error
+
+
+@contextlib.contextmanager
+def filling(path: Path, *, folder: bool, force: bool) -> Iterator[Path]:
+    """A place to fill that becomes `path` when the block ends well. Only what is ours is ever replaced.
+
+    A file is handed out as it is, since its writer replaces it whole; a folder is filled beside its place.
+    """
+    if not folder:
+        if path.exists() and not force:
+            raise OutputError(f"{path}: is there already.", "Choose another name with -o, or pass --force.")
+        if path.is_dir():
+            raise OutputError(f"{path}: is a folder.", "Choose the name of a file with -o.")
+        yield path
+        return
+    if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or (force and (path / MARK).exists()))):
+        hint = "Pass --force to replace it." if (path / MARK).exists() else "It is not ours to replace: choose another."
+        raise OutputError(f"{path}: is there already.", hint)
+    token = secrets.token_hex(4)
+    place, old = path.with_name(f".{path.name}.{token}.tmp"), path.with_name(f".{path.name}.{token}.old")
+    try:
+        place.mkdir(parents=True)
+        (place / MARK).write_text("made by noisesieve\n")
+        yield place
+        if path.exists():
+            path.replace(old)
+        place.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written: {error.strerror or error}.",
+            "Free some space, or choose another place with -o.",
+        ) from error
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
 
 
 def sync_file(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import unicodedata
@@ -31,6 +32,9 @@ IMAGE_EXTENSIONS = frozenset(
     ]
 )
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2})")
+_RUNS = re.compile(r"'*[=+\-@\t\r\n]")  # what a spreadsheet takes for a formula, quotes of ours before it or not
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_LONGEST_NAME = 120  # characters; file systems allow 255 bytes
 _DIGITS = re.compile(r"(\d{1,18})")
 
 
@@ -88,3 +92,32 @@ def file_of(root: str, path: str) -> str:
     if "\\" in path and not os.path.lexists(literal):
         return os.path.join(root, unescape_name(path))
     return literal
+
+
+def guard_cell(text: str) -> str:
+    """Text for a cell of a CSV: what a spreadsheet would run gets a quote before it. Reversible."""
+    return f"'{text}" if _RUNS.match(text) else text
+
+
+def unguard_cell(text: str) -> str:
+    """The text that `guard_cell` was given."""
+    return text[1:] if text.startswith("'") and _RUNS.match(text) else text
+
+
+def without_xml_control(text: str) -> str:
+    """Text without the characters that XML 1.0 cannot carry."""
+    return _NOT_XML.sub("", text)
+
+
+def folder_name(text: str) -> str:
+    """A label as the name of one folder: no separators, not hidden, not too long."""
+    name = re.sub(r'[/\\\0-\x1f\x7f:*?"<>|]', "_", text).strip() or "_"
+    if name[0] == ".":
+        name = "_" + name[1:]
+    if len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
+        mark = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+        stem, ending = os.path.splitext(name)
+        ending = ending if len(ending) <= 8 else ""
+        kept = stem.encode("utf-8", "surrogateescape")[: _LONGEST_NAME - 20].decode("utf-8", "ignore")
+        name = f"{kept}-{mark}{ending}"
+    return name

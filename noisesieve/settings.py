@@ -12,6 +12,8 @@ PRESETS = ("auto", "cifar", "clothing1m")
 SCORE_PASSES = ("eval", "train")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PROBABILITIES = ("auto", "all", "none")
+ONLY = ("corrupted", "clean", "all")
+FILES = ("link", "copy")
 NOISES = ("symmetric", "asymmetric", "instance")
 
 
@@ -119,6 +121,7 @@ class ScanSettings:
     wishes: Wishes = field(default_factory=Wishes)
     device: str = "auto"
     probabilities: str = "auto"
+    review: bool = True
     force: bool = False
 
     def identity(self) -> dict[str, Any]:
@@ -158,6 +161,57 @@ class BenchSettings:
     methods: tuple[str, ...] = ()  # empty: all
     truth: Path | None = None
     truth_column: str | None = None
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """One `noisesieve export`."""
+
+    format: str
+    output: Path | None = None
+    only: str = "corrupted"
+    top: int | None = None
+    min_probability: float | None = None
+    files: str = "link"
+    image_prefix: str = "/data/local-files/?d="
+    data: Path | None = None
+    root: Path | None = None
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.only not in ONLY:
+            raise UsageError(f"--only {self.only}: unknown.", f"Choose {', '.join(ONLY)}.")
+        if self.files not in FILES:
+            raise UsageError(f"--files {self.files}: unknown.", f"Choose {', '.join(FILES)}.")
+        if self.top is not None and self.top < 1:
+            raise UsageError(f"--top {self.top}: must be at least 1.")
+        _refuse_no_share("--min-probability", self.min_probability)
+
+
+@dataclass(frozen=True)
+class ApplySettings:
+    """One `noisesieve apply`."""
+
+    decisions: tuple[Path, ...]
+    output: Path
+    accept_above: float | None = None
+    new_classes: bool = False
+    tree: str | None = None
+    data: Path | None = None
+    root: Path | None = None
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.tree not in (None, *FILES):
+            raise UsageError(f"--tree {self.tree}: unknown.", f"Choose {', '.join(FILES)}.")
+        _refuse_no_share("--accept-above", self.accept_above)
+        if not self.decisions and self.accept_above is None:
+            raise UsageError("No decisions.", "Name a file of decisions, or pass --accept-above 0.95.")
+
+
+def _refuse_no_share(option: str, value: float | None) -> None:
+    if value is not None and not 0 <= value <= 1:
+        raise UsageError(f"{option} {value:g}: must lie between 0 and 1.")
 
 
 def scan_settings(path: str | Path, **options: Any) -> ScanSettings:

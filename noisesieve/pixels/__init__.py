@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,12 +15,23 @@ from platformdirs import user_cache_path
 
 from noisesieve.pixels.cache import PENDING, Cache, CachedPixels, Entry, copy_known, make_store
 from noisesieve.pixels.crew import CHUNK, Answer, Crew, Task
+from noisesieve.pixels.fetch import fetch
 from noisesieve.pixels.stream import StreamedPixels
 from noisesieve.records import Index, Ints, Looks, Pixels, Place
 from noisesieve.settings import PixelSettings
 from noisesieve.watch import Watcher
 
-__all__ = ["Decoded", "decode", "default_cache_dir", "from_document", "look", "pixel_bytes", "to_document"]
+__all__ = [
+    "Decoded",
+    "decode",
+    "default_cache_dir",
+    "fetch",
+    "from_document",
+    "look",
+    "pixel_bytes",
+    "thumbnails",
+    "to_document",
+]
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,29 @@ def decode(
     return _from_entry(looks, replace(entry, status=whole), size, reused=False)
 
 
+def thumbnails(
+    index: Index,
+    rows: Ints,
+    settings: PixelSettings,
+    watcher: Watcher,
+    *,
+    sha256: list[str],
+    longest: int,
+    pause: Callable[[], None],
+) -> list[bytes | None]:
+    """A small WebP of each of these rows, in their order; None where the picture is no longer the one it was."""
+    tasks = [Task(j, j, index.places(i)) for j, i in enumerate(rows.tolist())]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, made = Path(scratch), set()
+
+        def take(answer: Answer) -> None:
+            if answer.status == "ok" and answer.sha256 == sha256[answer.row]:
+                made.add(answer.row)
+
+        _run(tasks, take, settings, watcher, "pictures", size=longest, thumbnails=folder, pause=pause)
+        return [(folder / str(j)).read_bytes() if j in made else None for j in range(len(tasks))]
+
+
 def to_document(pixels: Pixels) -> dict[str, Any]:
     """Pixels as plain data, for the other ranks of a run."""
     if isinstance(pixels, CachedPixels):
@@ -196,6 +231,7 @@ def _run(
     *,
     size: int = 0,
     entry: Entry | None = None,
+    thumbnails: Path | None = None,
     pause: Callable[[], None],
 ) -> None:
     """Let a crew do the tasks, with progress."""
@@ -205,7 +241,8 @@ def _run(
         size=size,
         max_pixels=settings.max_pixels,
         seconds=settings.decode_seconds,
-        store=None if entry is None else entry.file,
+        store=thumbnails if entry is None else entry.file,
+        thumbnails=thumbnails is not None,
         slots=0 if entry is None else len(entry.sha256),
         pause=pause,
     )

@@ -41,7 +41,10 @@ class Answer(NamedTuple):
 
 
 class Crew:
-    """Processes that answer tasks in any order. size 0: look at headers only; store: where pixels go."""
+    """Processes that answer tasks in any order. size 0: look at headers only; store: where pixels go.
+
+    With `thumbnails` the store is a folder, and each task's slot the name of its file there.
+    """
 
     def __init__(
         self,
@@ -52,10 +55,17 @@ class Crew:
         seconds: float,
         store: Path | None = None,
         slots: int = 0,
+        thumbnails: bool = False,
         pause: Callable[[], None] = lambda: None,
     ) -> None:
         self._order = json.dumps(
-            {"size": size, "max_pixels": max_pixels, "store": os.fspath(store) if store else None, "slots": slots}
+            {
+                "size": size,
+                "max_pixels": max_pixels,
+                "store": os.fspath(store) if store else None,
+                "slots": slots,
+                "thumbnails": thumbnails,
+            }
         )
         self._pause = pause  # asked while waiting: may raise to stop
         self._jobs: queue.SimpleQueue[list[Task] | None] = queue.SimpleQueue()

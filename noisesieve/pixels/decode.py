@@ -18,6 +18,8 @@ Pixels8 = npt.NDArray[np.uint8]
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
 BACKGROUND = 255  # transparent pixels are laid on white, as a page would show them
 PADDING = 128  # the bars beside a picture that is not square: neither dark nor bright
+THUMBNAIL_QUALITY = 75
+PIXEL_ART = 64  # a picture this small is kept exactly: there is little to save, and every pixel shows
 ORIENTATION_TAG = 0x0112
 DECODER_VERSION = 1  # part of the cache key: raise it when the pixels of any image change
 
@@ -50,14 +52,28 @@ class Decoded:
 
 def decode(blob: bytes, *, size: int, max_pixels: int) -> Decoded:
     """Decode fully, upright, in RGB, fitted into size x size with its aspect ratio kept. Raises Unreadable."""
+    picture, width, height = _picture(blob, size, max_pixels)
+    return Decoded(_letterbox(picture, size), width, height)
+
+
+def thumbnail(blob: bytes, *, longest: int, max_pixels: int) -> bytes:
+    """A small WebP for people: upright, in its own aspect ratio, never enlarged. Raises Unreadable."""
+    picture, _, _ = _picture(blob, longest, max_pixels)
+    sink = io.BytesIO()
+    few = max(picture.size) <= PIXEL_ART
+    picture.save(sink, "WEBP", lossless=few, quality=THUMBNAIL_QUALITY)
+    return sink.getvalue()
+
+
+def _picture(blob: bytes, longest: int, max_pixels: int) -> tuple[Image.Image, int, int]:
+    """The upright RGB picture, at most about `longest` on a side, and the width and height of the original."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns about odd metadata; the pixels decide
             with _open(blob, max_pixels) as image:
                 width, height = image.size
-                image.draft("RGB", (2 * size, 2 * size))  # JPEG: decode at 1/2, 1/4, 1/8 where that is enough
-                picture = _upright(image, _rgb(image, size))
-        return Decoded(_letterbox(picture, size), width, height)
+                image.draft("RGB", (2 * longest, 2 * longest))  # JPEG: decode at 1/2, 1/4, 1/8 where that is enough
+                return _upright(image, _rgb(image, longest)), width, height
     except (Unreadable, MemoryError):
         raise
     except Exception as error:  # decoders raise anything: OSError, SyntaxError, struct.error, IndexError ...

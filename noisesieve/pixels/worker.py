@@ -11,10 +11,11 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import numpy as np
 
-from noisesieve.pixels.decode import Unreadable, decode, header
+from noisesieve.pixels.decode import Unreadable, decode, header, thumbnail
 from noisesieve.pixels.fetch import fetch
 from noisesieve.records import Bytes, Place
 
@@ -29,8 +30,10 @@ def main() -> None:
     os.dup2(silence, 1)
     os.dup2(silence, 2)  # C libraries print warnings about broken files
     order = json.loads(sys.stdin.readline())
-    store = None
-    if order["store"] is not None:
+    store: Bytes | Path | None = None
+    if order["thumbnails"]:
+        store = Path(order["store"])
+    elif order["store"] is not None:
         side = order["size"]
         store = np.memmap(order["store"], dtype=np.uint8, mode="r+", shape=(order["slots"], side, side, 3))
     for line in sys.stdin:
@@ -40,15 +43,21 @@ def main() -> None:
 
 
 def _answer(
-    place: Place, slot: int, size: int, max_pixels: int, store: Bytes | None
+    place: Place, slot: int, size: int, max_pixels: int, store: Bytes | Path | None
 ) -> tuple[str | None, str, int, int, bool]:
-    """Hash, status, width, height of one image, and whether a failure may pass; its pixels go into the store."""
+    """Hash, status, width, height of one image, and whether a failure may pass.
+
+    Its pixels go into the store; where that is a folder, a thumbnail goes there.
+    """
     sha256 = None
     try:
         blob = fetch(place)
         sha256 = hashlib.sha256(blob).hexdigest()
         if size == 0:
             return sha256, "ok", *header(blob, max_pixels=max_pixels), False
+        if isinstance(store, Path):
+            (store / str(slot)).write_bytes(thumbnail(blob, longest=size, max_pixels=max_pixels))
+            return sha256, "ok", 0, 0, False
         image = decode(blob, size=size, max_pixels=max_pixels)
         if store is not None:
             store[slot] = image.pixels

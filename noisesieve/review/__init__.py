@@ -1,0 +1,9 @@
+"""Room 6, SHOW: report → review.html, one file that opens from disk and asks nobody for anything."""
+
+from __future__ import annotations
+
+from noisesieve.report import Report
+from noisesieve.review.facts import LIMIT, Page, choose, gather
+from noisesieve.review.page import render
+
+__all__ = ["LIMIT", "Page", "Report", "choose", "gather", "render"]

@@ -1,0 +1,142 @@
+"""What the page shows, as plain data: the run in a few numbers, and its suspects, worst first."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from noisesieve import __version__
+from noisesieve.files import digest
+from noisesieve.names import natural_key, unescape_name
+from noisesieve.records import Ints
+from noisesieve.report import Report
+
+LIMIT = 500  # suspects on a page, unless asked for more
+SHOWN_TOP = 3
+HEAT_CLASSES = 16  # of the heat map; more cannot be read
+HEAT_STEPS = 6
+BINS = 48
+
+
+@dataclass(frozen=True)
+class Page:
+    """Everything the template needs. `data` goes into the page as JSON, the rest is laid out once."""
+
+    title: str
+    summary: dict[str, Any]
+    classes: list[dict[str, Any]]  # noisiest first
+    heat: dict[str, Any]
+    histogram: dict[str, Any]
+    data: dict[str, Any]
+
+
+def choose(report: Report, limit: int) -> Ints:
+    """The rows that the page shows: the most suspicious suspects."""
+    rows: Ints = report.corrupted["row"].slice(0, limit).to_numpy()
+    return rows
+
+
+def gather(report: Report, rows: Ints, pictures: list[bytes | None]) -> Page:
+    """Lay out a report and the pictures of some of its rows."""
+    summary = report.summary
+    classes: list[str] = report.facts["classes"]
+    name = report.path.parent.resolve().name
+    shown = _suspects(report, rows, pictures, classes)
+    return Page(
+        title=name,
+        summary=summary,
+        classes=sorted(summary["classes"], key=lambda row: (-(row["share"] or 0.0), natural_key(row["label"]))),
+        heat=_heat(report, classes),
+        histogram=_histogram(report),
+        data={
+            "run": run_key(report),
+            "name": name,
+            "version": __version__,
+            "classes": classes,
+            "suspects": shown,
+            "total": summary["corrupted"],
+        },
+    )
+
+
+def run_key(report: Report) -> str:
+    """A short name for a run's verdicts: decisions made on another run's page do not belong to this one."""
+    return digest({"data": report.facts["fingerprint"], "settings": report.facts["settings"]})[:16]
+
+
+def leads_out(path: str | None) -> bool:
+    """Is this file outside the dataset's folder? Then its picture is never copied into a page."""
+    if path is None:
+        return False
+    for spelled in (path, unescape_name(path)):
+        inside = os.path.normpath(spelled)
+        if os.path.isabs(spelled) or inside == ".." or inside.startswith(".." + os.sep):
+            return True
+    return False
+
+
+def _suspects(report: Report, rows: Ints, pictures: list[bytes | None], classes: list[str]) -> list[dict[str, Any]]:
+    number = {label: i for i, label in enumerate(classes)}
+    columns = ["id", "path", "sha256", "label", "suggested_label", "margin", "corruption_probability"]
+    table = report.table.take(pa.array(rows)).select([*columns, "top_labels", "top_probabilities"])
+    return [
+        {
+            "id": row["id"],
+            "path": row["path"],
+            "sha256": row["sha256"],
+            "given": number[row["label"]],
+            "suggested": None if row["suggested_label"] is None else number[row["suggested_label"]],
+            "margin": round(row["margin"], 4),
+            "chance": round(row["corruption_probability"], 4),
+            "top": [
+                [number[label], round(chance, 4)]
+                for label, chance in zip(row["top_labels"][:SHOWN_TOP], row["top_probabilities"], strict=False)
+            ],
+            "picture": None if picture is None else "data:image/webp;base64," + base64.b64encode(picture).decode(),
+        }
+        for row, picture in zip(table.to_pylist(), pictures, strict=True)
+    ]
+
+
+def _heat(report: Report, classes: list[str]) -> dict[str, Any]:
+    """Given × suggested among the suspects, for the classes that take part most."""
+    suspects = report.corrupted
+    given, to = suspects["label"].to_pylist(), suspects["suggested_label"].to_pylist()
+    pairs = Counter((a, b) for a, b in zip(given, to, strict=True) if b is not None)
+    part: Counter[str] = Counter()
+    for (a, b), count in pairs.items():
+        part[a] += count
+        part[b] += count
+    taken = sorted((label for label, _ in part.most_common(HEAT_CLASSES)), key=natural_key)
+    most = max((pairs[a, b] for a in taken for b in taken), default=0)
+    number = {label: i for i, label in enumerate(classes)}
+    return {
+        "labels": [(number[label], label) for label in taken],
+        "rows": [
+            [(pairs[a, b], -(-pairs[a, b] * HEAT_STEPS // most) if most and pairs[a, b] else 0) for b in taken]
+            for a in taken
+        ],
+        "left_out": len(part) - len(taken),
+    }
+
+
+def _histogram(report: Report) -> dict[str, Any]:
+    """Margins of the rows on both sides of the threshold; one bin's edge lies on zero."""
+    margins = report.table["margin"].to_numpy(zero_copy_only=False)
+    flagged = report.verdicts == "corrupted"
+    known = ~np.isnan(margins)
+    margins, flagged = margins[known], flagged[known]
+    reach = max(float(np.abs(margins).max(initial=0.0)), 1e-9)
+    edges = np.linspace(-reach, reach, BINS + 1)
+    return {
+        "low": -reach,
+        "high": reach,
+        "clean": np.histogram(margins[~flagged], edges)[0].tolist(),
+        "corrupted": np.histogram(margins[flagged], edges)[0].tolist(),
+    }

@@ -1,0 +1,64 @@
+"""The page itself: template, style and script in one file. What the dataset says is text in it, never code."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import math
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from noisesieve.review.facts import Page
+
+CLASSES_SHOWN = 12
+
+
+def render(page: Page) -> str:
+    """One HTML document. Its policy lets run nothing but the page's own script, and load nothing at all."""
+    environment = Environment(
+        autoescape=True, loader=FunctionLoader(_asset), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    style, script = _asset("page.css"), _asset("page.js")
+    return environment.get_template("page.html").render(
+        page=page,
+        style=Markup(style),
+        script=Markup(script),
+        policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
+        "base-uri 'none'; form-action 'none'",
+        data=inert_json(page.data),
+        bars=_bars(page.histogram),
+        first_classes=page.classes[:CLASSES_SHOWN],
+        more_classes=page.classes[CLASSES_SHOWN:],
+    )
+
+
+def inert_json(document: Any) -> Markup:
+    """JSON that no HTML parser can take for a tag, a comment or the end of the script."""
+    text = json.dumps(document, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
+
+
+def _asset(name: str) -> str:
+    return files("noisesieve.review").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _bars(histogram: dict[str, Any]) -> list[dict[str, Any]]:
+    """Stacked bars of the margin histogram, in percent of the picture; the root keeps a few suspects visible."""
+    columns = list(zip(histogram["clean"], histogram["corrupted"], strict=True))
+    tallest = max((math.sqrt(clean + suspect) for clean, suspect in columns), default=0.0) or 1.0
+    width = 100 / max(1, len(columns))
+    bars = []
+    for i, (clean, suspect) in enumerate(columns):
+        if clean + suspect:
+            height = 100 * math.sqrt(clean + suspect) / tallest
+            kind = "corrupted" if suspect else "clean"
+            bars.append({"x": i * width, "width": width * 0.9, "height": height, "kind": kind, "rows": clean + suspect})
+    return bars
