@@ -5,6 +5,7 @@
     TRAIN   learn     Pixels            → Scores    a confidence-regularized ResNet with the dynamic sieve
     DECIDE  sieve     Scores            → Verdicts  the closed-form threshold, a rank, a probability
     RECORD  report    Verdicts          → the run folder
+    SHOW    review    the run folder    → review.html (handover.py has all that comes after a scan)
 
 Row i is the same image at every stage. An image that cannot be read keeps its row and takes no part.
 """
@@ -20,9 +21,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from noisesieve import __version__, pixels, report, sources
+from noisesieve import __version__, handover, pixels, report, sources
 from noisesieve.dataset import Dataset, prepare, sides
-from noisesieve.errors import Stopped, UsageError
+from noisesieve.errors import OutputError, Stopped, UsageError
 from noisesieve.files import digest, locked, write_json
 from noisesieve.learn.backbones import BACKBONES
 from noisesieve.learn.checkpoint import Checkpoints
@@ -98,6 +99,8 @@ def _lead(
             state, scores = _learn(handover, world, watcher, stop)
             made = _record(dataset, state, scores, identity, run, settings, watcher)
             run.write(identity, complete=True, **facts)
+            if settings.review:
+                _show(made, index, watcher, stop)
             return made
     finally:
         if not shared:
@@ -177,12 +180,22 @@ def _record(
     else:
         (folder / "probabilities.parquet").unlink(missing_ok=True)  # an older run's
     report.write_history(scores.history, folder / "history.parquet")
+    report.write_course(found, folder / "course.parquet")
     training = {**scores.facts, "device": str(state.precision.device), "recipe": asdict(recipe)}
     summary = report.summarize(table, classes=classes, undecided=verdicts.undecided, facts=training)
     write_json(folder / "summary.json", summary)
     save_model(folder, state, scores, recipe, classes)
     _warn_of_lost_classes(summary, watcher)
     return report.read_report(folder)
+
+
+def _show(made: report.Report, index: Index, watcher: Watcher, stop: Stop) -> None:
+    """The review page. The run is complete without it: what goes wrong here is a warning."""
+    try:
+        out = made.path.parent / "review.html"
+        handover.review(made, index, out, limit=handover.LIMIT, watcher=watcher, pause=pause_of(stop))
+    except OutputError as error:
+        watcher.warn(f"No review page: {error.problem} `noisesieve review -o` chooses another place.")
 
 
 def _keeps_probabilities(wish: str, scores: Scores) -> bool:
@@ -248,4 +261,5 @@ def _bytes_needed(dataset: Dataset) -> int:
     """What the run folder will hold at its fullest: two checkpoints and a third being written, or the results."""
     rows, classes = len(dataset.codes), len(dataset.classes)
     checkpoint = 6 * weight_bytes(dataset.recipe, classes) + rows * (classes * 16 + 9)  # parked weights, two opinions
+    checkpoint += rows * 4 * max(0, dataset.recipe.epochs - dataset.recipe.sieve_start + 2)  # the course of the margins
     return 3 * checkpoint + len(dataset.index) * 500 + 2**20

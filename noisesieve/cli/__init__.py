@@ -10,8 +10,8 @@ import typer
 from typer.main import get_command
 
 import noisesieve
-from noisesieve.cli import bench, config, evaluate, inject, scan
-from noisesieve.cli.terminal import error_text, say
+from noisesieve.cli import apply, bench, config, evaluate, explain, export, inject, review, scan
+from noisesieve.cli.terminal import say, say_error
 from noisesieve.errors import NoisesieveError
 
 app = typer.Typer(
@@ -41,6 +41,10 @@ def top(
 
 
 app.command("scan", no_args_is_help=True)(scan.scan)
+app.command("review", no_args_is_help=True)(review.review)
+app.command("export", no_args_is_help=True)(export.export)
+app.command("apply", no_args_is_help=True)(apply.apply)
+app.command("explain", no_args_is_help=True)(explain.explain)
 app.command("inject", no_args_is_help=True)(inject.inject)
 app.command("evaluate", no_args_is_help=True)(evaluate.evaluate)
 app.command("bench", no_args_is_help=True)(bench.bench)
@@ -62,7 +66,7 @@ def main() -> None:
     except NoisesieveError as error:
         if "--debug" in sys.argv:
             raise
-        say(error_text(error))
+        say_error(error)
         sys.exit(error.exit_code)
     except Exception as error:
         if "--debug" in sys.argv:

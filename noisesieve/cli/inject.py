@@ -25,7 +25,6 @@ Rate = Annotated[str, typer.Option("--rate", help="Share of labels to flip: 0.2,
 Index = Annotated[
     Path, typer.Option("--output", "-o", help="The table to write: .csv, .tsv, .jsonl or .parquet.", show_default=False)
 ]
-Overwrite = Annotated[bool, typer.Option("--force", help="Replace a table that is there.", show_default=False)]
 
 
 def inject(
@@ -46,7 +45,7 @@ def inject(
     workers: o.Workers = None,
     cache_dir: o.CacheDir = None,
     cache: o.UseCache = True,
-    force: Overwrite = False,
+    force: o.Overwrite = False,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,

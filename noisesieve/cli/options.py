@@ -59,10 +59,16 @@ Probabilities = Annotated[str, typer.Option(help="Write probabilities.parquet: a
 MaxTime = Annotated[str | None, option("Stop at a checkpoint after 90s, 15m or 2h (exit 143).")]
 DryRun = Annotated[bool, option("Say what would be done and what it costs.", "--dry-run")]
 Force = Annotated[bool, option("Replace another run in the same folder.", "--force")]
+Review = Annotated[bool, typer.Option("--review/--no-review", help="Write review.html into the run folder.")]
 Strict = Annotated[bool, option("Exit 3 if an image cannot be read.", "--strict")]
 
-# What is held against a truth
+# A finished run, and its dataset if that has moved
 Run = Annotated[Path, typer.Argument(help="A run folder that `scan` has finished.", metavar="RUN")]
+MovedData = Annotated[Path | None, option("Where the dataset lies now, if it moved.", "--data")]
+MovedRoot = Annotated[Path | None, option("Where a table's images lie now, if they moved.", "--root")]
+Overwrite = Annotated[bool, option("Replace what is there.", "--force")]
+
+# What is held against a truth
 Truth = Annotated[Path | None, option("A table with the columns path (or id) and label: the right labels.", "--truth")]
 TruthColumn = Annotated[str | None, option("Column with the right labels; else true_label.", "--truth-column")]
 

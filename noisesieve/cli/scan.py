@@ -53,6 +53,7 @@ def scan(
     cache_budget: o.CacheBudget = f"{PixelSettings.cache_budget // 10**9}GB",
     max_pixels: o.MaxPixels = PixelSettings.max_pixels,
     probabilities: o.Probabilities = "auto",
+    review: o.Review = True,
     max_time: o.MaxTime = None,
     dry_run: o.DryRun = False,
     force: o.Force = False,

@@ -44,11 +44,14 @@ def print_summary(out: Console, summary: dict[str, Any], folder: Path, *, truth:
     written = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
     out.print(plain_text(f"Written to {folder}:"), soft_wrap=True)
     out.print(plain_text(f"  {', '.join(written)}"))
-    out.print(plain_text("How far to believe it, measured on these images:"))
-    how = "" if truth else " --plant 5%"
-    out.print(plain_text(f"  noisesieve evaluate {shlex.quote(str(folder))}{how}"), soft_wrap=True)
-    out.print(plain_text("The suspects, in Python:"))
-    out.print(plain_text(f"  noisesieve.read_report({str(folder)!r}).corrupted.to_pandas()"), soft_wrap=True)
+    where = shlex.quote(str(folder))
+    steps = [("Look at the suspects, and decide:", f"review {where} --open")] if summary["suspects"] else []
+    steps.append(
+        ("How far to believe it, measured on these images:", f"evaluate {where}{'' if truth else ' --plant 5%'}")
+    )
+    for why, command in steps:
+        out.print(plain_text(why))
+        out.print(plain_text(f"  noisesieve {command}"), soft_wrap=True)
 
 
 def _asides(summary: dict[str, Any]) -> list[str]:

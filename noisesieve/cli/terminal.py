@@ -18,9 +18,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 
-def error_text(error: NoisesieveError) -> str:
-    """An error as one line: the problem, the place, the next step."""
-    return f"noisesieve: {error}"
+def say_error(error: NoisesieveError) -> None:
+    """An error as one line: the problem, the place, the next step; its cases, if it has any, a line each between."""
+    if not error.items:
+        say(f"noisesieve: {error}")
+        return
+    for line in (f"noisesieve: {error.problem}", *(f"  {item}" for item in error.items), error.hint):
+        say(line)
 
 
 def console(*, stderr: bool) -> Console:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from noisesieve.errors import InputError, UsageError
+from noisesieve.files import MARK
 from noisesieve.names import IMAGE_EXTENSIONS, escape_name, natural_key
 from noisesieve.records import Index, Place
 from noisesieve.settings import SourceSettings
@@ -133,6 +134,8 @@ class _Walk:
             raise InputError(f"{folder}: cannot be listed: {error.strerror}.", "Check its permissions.") from error
         shown = []
         for entry in entries:
+            if entry.name == MARK:  # a folder that `export` or `apply` made
+                continue
             if entry.name.startswith("."):
                 self._remember(self.hidden, entry.path)
             else:

@@ -38,14 +38,16 @@ def table_kind(index: Index, source: SourceSettings, out: Path) -> str:
     return kind
 
 
-def write_table(index: Index, source: SourceSettings, out: Path, *, labels: list[str], truth: list[str]) -> Path | None:
+def write_table(
+    index: Index, source: SourceSettings, out: Path, *, labels: list[str], truth: list[str] | None = None
+) -> Path | None:
     """Write `path`, `label`, `true_label` and the user's other columns; the --root to read it with, if it needs one.
 
     Paths are relative to the new table where the images lie below it, else they stay relative to the dataset's root.
     Embedded images stay embedded, in the format they came in.
     """
     kind = table_kind(index, source, out)
-    ours = {"label": labels, "true_label": truth}
+    ours = {"label": labels} if truth is None else {"label": labels, "true_label": truth}
     if _is_embedded(index):
         new = _beside(index, source, ours)
         with replacing(out) as file:

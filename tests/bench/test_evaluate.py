@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 import pytest
 
 import noisesieve as ns
-from noisesieve.bench.rescan import draw_flips, settings_of
+from noisesieve.bench.rescan import draw_flips
+from noisesieve.reopen import settings_of
 from tests.conftest import QUICK_OPTIONS, SAMPLE, Run, few_digits, validate
 
 

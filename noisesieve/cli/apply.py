@@ -1,0 +1,109 @@
+"""`noisesieve apply`: decisions → a corrected dataset."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from noisesieve.cli import options as o
+from noisesieve.cli.stop import StopRequest
+from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.settings import ApplySettings
+from noisesieve.watch import Watcher
+
+MOVES_SHOWN = 10
+
+Decisions = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="decisions.csv of the page, a table of path and label, a Label Studio export (.json) or CVAT's (.xml).",
+        metavar="DECISIONS",
+        show_default=False,
+    ),
+]
+New = Annotated[
+    Path, typer.Option("--output", "-o", help="The corrected table (or folder, with --tree).", show_default=False)
+]
+AcceptAbove = Annotated[
+    float | None, o.option("Also take suggestions whose label is wrong with at least this probability.")
+]
+Tree = Annotated[str | None, o.option("For an image folder: write a folder again, by copy or link.")]
+NewClasses = Annotated[bool, o.option("Accept labels that the run does not know.", "--new-classes")]
+
+
+def apply(
+    run: o.Run,
+    output: New,
+    decisions: Decisions = None,
+    accept_above: AcceptAbove = None,
+    tree: Tree = None,
+    new_classes: NewClasses = False,
+    data: o.MovedData = None,
+    root: o.MovedRoot = None,
+    force: o.Overwrite = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Write a corrected dataset from what people decided, with a log of who said what. The dataset is never changed.
+
+    Example: noisesieve apply my-run decisions.csv -o corrected.csv
+    """
+    settings = ApplySettings(tuple(decisions or ()), output, accept_above, new_classes, tree, data, root, force)
+    from noisesieve import handover
+    from noisesieve.pipeline import pause_of
+    from noisesieve.report import read_report
+
+    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
+    try:
+        with StopRequest(None, hint="Nothing was written.") as asked:
+            document = handover.apply(read_report(run), settings, watcher=watcher, pause=pause_of(asked))
+    finally:
+        watcher.finish()
+    with results():
+        if as_json:
+            print(json.dumps(document))
+        elif quiet:
+            print(document["output"])
+        else:
+            _show(document)
+
+
+def _show(document: dict[str, Any]) -> None:
+    from noisesieve.cli.summary import plain_table, plain_text
+
+    out = console(stderr=False)
+    out.print(
+        plain_text(
+            f"{document['decided']:,} decisions: {document['changed']:,} labels changed, "
+            f"{document['left_out']:,} rows left out, {document['decisions'].get('keep', 0):,} kept",
+            "bold",
+        )
+    )
+    if automatic := document["decisions"].get("accept (automatic)"):
+        out.print(plain_text(f"{automatic:,} of these nobody has looked at: they are --accept-above's."))
+    if document["undecided"]:
+        out.print(plain_text(f"{document['undecided']:,} entries without a decision keep their label."))
+    if document["moves"]:
+        table = plain_table()
+        for name in ("was", "is"):
+            table.add_column(name, overflow="fold")
+        table.add_column("rows", justify="right")
+        for move in document["moves"][:MOVES_SHOWN]:
+            table.add_row(plain_text(move["from"]), plain_text(move["to"]), f"{move['count']:,}")
+        if len(document["moves"]) > MOVES_SHOWN:
+            table.caption = f"and {len(document['moves']) - MOVES_SHOWN:,} more in the summary"
+        out.print()
+        out.print(table)
+        out.print()
+    for note in document["notes"]:
+        out.print(plain_text(note))
+    out.print(plain_text(f"{document['examples']:,} rows in {document['output']}"), soft_wrap=True)
+    out.print(plain_text(f"who said what: {document['audit']}"), soft_wrap=True)
+    root = [] if document["root"] is None else ["--root", document["root"]]
+    out.print(plain_text("Next:"))
+    out.print(plain_text(f"  {shlex.join(['noisesieve', 'scan', document['output'], *root])}"), soft_wrap=True)

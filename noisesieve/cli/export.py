@@ -1,0 +1,74 @@
+"""`noisesieve export`: the suspects in the annotator's format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from noisesieve.cli import options as o
+from noisesieve.cli.stop import StopRequest
+from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.settings import ExportSettings
+from noisesieve.watch import Watcher
+
+To = Annotated[
+    str,
+    typer.Option("--to", help="csv, jsonl, label-studio, cvat, fiftyone, huggingface or folder.", show_default=False),
+]
+Result = Annotated[Path | None, o.option("File or folder to write; else in the run folder.", "--output", "-o")]
+Only = Annotated[str, typer.Option(help="corrupted, clean (the filtered training set) or all.")]
+Top = Annotated[int | None, o.option("Only this many, the most suspicious.")]
+Least = Annotated[float | None, o.option("Only rows whose label is wrong with at least this probability.")]
+Files = Annotated[str, typer.Option(help="huggingface and folder: link or copy the pictures.")]
+Prefix = Annotated[str, typer.Option(help="label-studio: what stands before a picture's path.")]
+
+
+def export(
+    run: o.Run,
+    to: To,
+    output: Result = None,
+    only: Only = "corrupted",
+    top: Top = None,
+    min_probability: Least = None,
+    files: Files = "link",
+    image_prefix: Prefix = ExportSettings.image_prefix,
+    data: o.MovedData = None,
+    root: o.MovedRoot = None,
+    force: o.Overwrite = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Hand rows of a run to an annotation tool, a notebook or a training: never written into the dataset.
+
+    Example: noisesieve export my-run --to label-studio --min-probability 0.5
+    """
+    settings = ExportSettings(
+        to, output, only, top, min_probability, files, image_prefix, data=data, root=root, force=force
+    )
+    from noisesieve import handover
+    from noisesieve.pipeline import pause_of
+    from noisesieve.report import read_report
+
+    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
+    try:
+        with StopRequest(None, hint="Nothing was written.") as asked:
+            document = handover.export(read_report(run), settings, watcher=watcher, pause=pause_of(asked))
+    finally:
+        watcher.finish()
+    with results():
+        if as_json:
+            print(json.dumps(document))
+        elif quiet:
+            print(document["output"])
+        else:
+            from noisesieve.cli.summary import plain_text
+
+            out = console(stderr=False)
+            rows = "1 row" if document["rows"] == 1 else f"{document['rows']:,} rows"
+            out.print(plain_text(f"{rows} written to {document['output']}"), soft_wrap=True)
+            for note in document["notes"]:
+                out.print(plain_text(f"  {note}"), soft_wrap=True)

@@ -1,0 +1,63 @@
+"""`noisesieve review`: the page on which people decide."""
+
+from __future__ import annotations
+
+import json
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from noisesieve.cli import options as o
+from noisesieve.cli.stop import StopRequest
+from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, results
+from noisesieve.errors import UsageError
+from noisesieve.watch import Watcher
+
+Page = Annotated[Path | None, o.option("Where the page goes; else review.html in the run folder.", "--output", "-o")]
+Open = Annotated[bool, o.option("Open it in the browser.", "--open")]
+Limit = Annotated[int, typer.Option(help="Suspects on the page, the most suspicious.")]
+
+
+def review(
+    run: o.Run,
+    output: Page = None,
+    open_it: Open = False,
+    limit: Limit = 500,
+    data: o.MovedData = None,
+    root: o.MovedRoot = None,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Write a page of the suspects that opens from disk: look, decide by key, download decisions.csv for `apply`.
+
+    Example: noisesieve review my-run --open
+    """
+    if limit < 1:
+        raise UsageError(f"--limit {limit}: must be at least 1.")
+    from noisesieve import handover
+    from noisesieve.pipeline import pause_of
+    from noisesieve.reopen import index_of
+    from noisesieve.report import read_report
+
+    report = read_report(run)
+    index = index_of(report, data, root)
+    out = output or report.path.parent / "review.html"
+    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
+    try:
+        with StopRequest(None, hint="Nothing was written.") as asked:
+            handover.review(report, index, out, limit=limit, watcher=watcher, pause=pause_of(asked))
+    finally:
+        watcher.finish()
+    suspects = len(report.corrupted)
+    with results():
+        if as_json:
+            print(json.dumps({"output": str(out), "suspects": suspects, "shown": min(limit, suspects)}))
+        elif quiet:
+            print(out)
+        else:
+            print(f"{min(limit, suspects):,} of {suspects:,} suspects, {out.stat().st_size / 2**20:.1f} MiB: {out}")
+    if open_it and not webbrowser.open(out.resolve().as_uri()):
+        watcher.warn(f"No browser answers here: open {out} yourself.")

@@ -1,0 +1,64 @@
+"""Label Studio: tasks with the suggestion as a prediction, and the labelling configuration they need."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from typing import Any
+from urllib.parse import quote
+
+from noisesieve.exports.parcel import Parcel
+from noisesieve.names import unescape_name, without_xml_control
+
+
+def write(parcel: Parcel) -> list[str]:
+    """tasks.json and config.xml. The score is the probability that the given label is wrong."""
+    tasks = [_task(row, i, parcel) for i, row in enumerate(parcel.rows)]
+    (parcel.out / "tasks.json").write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
+    view = ET.Element("View")
+    ET.SubElement(view, "Image", name="image", value="$image")
+    choices = ET.SubElement(view, "Choices", name="label", toName="image", choice="single")
+    for label in parcel.classes:
+        ET.SubElement(choices, "Choice", value=without_xml_control(label))
+    (parcel.out / "config.xml").write_bytes(ET.tostring(view, encoding="utf-8") + b"\n")
+    notes = ["Create a project with config.xml as its labelling interface, then import tasks.json."]
+    if parcel.image_prefix.startswith("/data/local-files"):
+        notes.append(
+            f"Label Studio reads the pictures itself: start it with LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and "
+            f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={parcel.root}, or give their address with --image-prefix."
+        )
+    return notes
+
+
+def _task(row: dict[str, Any], number: int, parcel: Parcel) -> dict[str, Any]:
+    address = quote(unescape_name(row["path"]).encode("utf-8", "surrogateescape"), safe="/")
+    task: dict[str, Any] = {
+        "data": {
+            "image": parcel.image_prefix + address,
+            "given_label": row["label"],
+            "suggested_label": row["suggested_label"],
+            "margin": row["margin"],
+            "corruption_probability": row["corruption_probability"],
+            "noisesieve_id": row["id"],
+            "sha256": row["sha256"],
+        },
+        "predictions": [],
+    }
+    if row["corruption_probability"] is not None:
+        choice = row["suggested_label"] or row["label"]
+        task["predictions"].append(
+            {
+                "model_version": f"noisesieve-{parcel.version}",
+                "score": min(1.0, max(0.0, row["corruption_probability"])),
+                "result": [
+                    {
+                        "id": f"r{number + 1}",
+                        "from_name": "label",
+                        "to_name": "image",
+                        "type": "choices",
+                        "value": {"choices": [without_xml_control(choice)]},
+                    }
+                ],
+            }
+        )
+    return task

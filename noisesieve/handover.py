@@ -1,0 +1,262 @@
+"""After the scan: the run shown, handed over, taken back, explained. Read pipeline.py first.
+
+SHOW      review    report + pictures   → review.html
+HAND OVER exports   report + pictures   → the annotator's format
+TAKE BACK decisions decision files      → outcomes, checked against the report and the pictures
+          sources   dataset + outcomes  → a corrected dataset; the old one is never changed
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from noisesieve import __version__, decisions, exports, pixels, sources
+from noisesieve.decisions.resolve import audit_table
+from noisesieve.errors import InputError, OutputError, StateError, UsageError
+from noisesieve.exports import EXPORTS, Export, Parcel
+from noisesieve.exports.tables import write_csv
+from noisesieve.files import filling, replacing, write_json
+from noisesieve.pixels.decode import Unreadable
+from noisesieve.records import Index
+from noisesieve.reopen import index_of, same_rows, settings_of
+from noisesieve.report import Report
+from noisesieve.review import LIMIT as LIMIT
+from noisesieve.review import choose, gather, render
+from noisesieve.review.facts import leads_out
+from noisesieve.settings import ApplySettings, ExportSettings, PixelSettings, SourceSettings
+from noisesieve.sources.rewrite import rewrite
+from noisesieve.sources.tree import plant_tree
+from noisesieve.sources.write import table_kind, write_table
+from noisesieve.watch import Watcher
+
+Pause = Callable[[], None]
+THUMBNAIL = 320  # the longer side of a picture on the page
+
+
+# SHOW
+
+
+def review(report: Report, index: Index, out: Path, *, limit: int, watcher: Watcher, pause: Pause) -> None:
+    """Write the review page. A picture that changed since the run, or lies outside the dataset, is not shown."""
+    rows = choose(report, limit)
+    paths, hashes = report.table["path"].to_pylist(), report.table["sha256"].to_pylist()
+    shown = np.array([row for row in rows.tolist() if not leads_out(paths[row])], dtype=np.int64)
+    made = pixels.thumbnails(
+        index,
+        shown,
+        PixelSettings(),
+        watcher,
+        sha256=[hashes[row] for row in shown.tolist()],
+        longest=THUMBNAIL,
+        pause=pause,
+    )
+    pictures = dict(zip(shown.tolist(), made, strict=True))
+    page = render(gather(report, rows, [pictures.get(row) for row in rows.tolist()]))
+    with replacing(out) as file:
+        file.write(page.encode("utf-8", "backslashreplace"))
+    if lost := sum(picture is None for picture in made):
+        watcher.warn(f"{lost:,} pictures are gone or changed since the run: the page shows none for them.")
+
+
+# HAND OVER
+
+
+def export(report: Report, settings: ExportSettings, *, watcher: Watcher, pause: Pause) -> dict[str, Any]:
+    """Write some rows in one of the formats of EXPORTS; what was written, and what to do with it."""
+    if settings.format not in EXPORTS:
+        raise UsageError(f"--to {settings.format}: unknown.", f"Choose {', '.join(EXPORTS)}.")
+    kind = EXPORTS[settings.format]
+    out = settings.output or report.path.parent / kind.name.format(only=_word(settings.only))
+    source = settings_of(report, settings.data, settings.root).source if kind.pictures else None
+    _refuse_dataset(report, out, source)
+    chosen = exports.pick(report, only=settings.only, top=settings.top, least=settings.min_probability)
+    if kind.pictures:
+        chosen = chosen.filter(chosen["status"].to_pandas() == "ok")
+    if len(chosen) == 0:
+        raise InputError(f"{report.path.parent}: no rows to export with these options.", "Loosen them, or --only all.")
+    rows = chosen.to_pylist()
+    parcel = Parcel(
+        rows=rows,
+        classes=report.facts["classes"],
+        out=out,
+        only=settings.only,
+        version=__version__,
+        link=settings.files == "link",
+        image_prefix=settings.image_prefix,
+    )
+    if kind.pictures:
+        index = index_of(report, settings.data, settings.root)
+        parcel = _with_pictures(parcel, kind, index, settings, watcher, pause)
+    with filling(out, folder=kind.folder, force=settings.force) as place:
+        notes = kind.write(replace(parcel, out=place))
+    return {"output": str(out), "format": settings.format, "rows": len(rows), "only": settings.only, "notes": notes}
+
+
+def _word(only: str) -> str:
+    return {"corrupted": "suspects"}.get(only, only)
+
+
+def _with_pictures(
+    parcel: Parcel, kind: Export, index: Index, settings: ExportSettings, watcher: Watcher, pause: Pause
+) -> Parcel:
+    places = [index.places(row["row"]) for row in parcel.rows]
+    embedded = places[0].column is not None
+    if embedded and kind.pictures != "bytes":
+        raise InputError(
+            f"--to {settings.format} points at image files, and these images are embedded in {places[0].file}.",
+            "Write them out first: --to folder or --to huggingface.",
+        )
+
+    def fetch(i: int) -> bytes:
+        try:
+            return pixels.fetch(places[i])
+        except Unreadable as error:
+            raise OSError(str(error)) from error
+
+    sizes = None
+    if kind.pictures == "sizes":
+        rows = np.array([row["row"] for row in parcel.rows], dtype=np.int64)
+        looks = pixels.look(index, PixelSettings(), watcher, rows=rows, pause=pause)
+        sizes = list(zip(looks.width.tolist(), looks.height.tolist(), strict=True))
+    files = [None if embedded else place.file for place in places]
+    return replace(parcel, root=index.root.resolve(), files=files, sizes=sizes, fetch=fetch)
+
+
+def _refuse_dataset(report: Report, out: Path, source: SourceSettings | None) -> None:
+    """Nothing of ours goes into the dataset."""
+    try:
+        source = source or settings_of(report).source
+    except InputError:
+        return  # the dataset is not there: nothing to spoil
+    if source.path.is_dir() and out.resolve().is_relative_to(source.path.resolve()):
+        raise OutputError(f"{out}: lies inside the dataset.", "Choose a place outside with -o.")
+    if out.exists() and out.samefile(source.path):
+        raise OutputError(f"{out}: is the dataset itself.", "Choose another name with -o.")
+
+
+# TAKE BACK
+
+
+def apply(report: Report, settings: ApplySettings, *, watcher: Watcher, pause: Pause) -> dict[str, Any]:
+    """Write a corrected dataset, the log of who said what, and a summary. Refused as a whole, or done as a whole."""
+    scanned = settings_of(report, settings.data, settings.root).source
+    index = sources.read(scanned)
+    same_rows(report, index)
+    whole = sources.read(replace(scanned, split=None, limit=None))
+    _refuse_dataset(report, settings.output, scanned)
+    _refuse_kind(whole, scanned, settings)
+    said = [decisions.read(file) for file in settings.decisions]
+    found = [decision for file in said for decision in file.decisions]
+    outcomes = decisions.resolve(report, found, new_classes=settings.new_classes)
+    if settings.accept_above is not None:
+        outcomes |= decisions.accept_above(report, settings.accept_above, set(outcomes))
+    if not outcomes:
+        raise InputError("No decision to apply.", "Decide something first, or pass --accept-above 0.95.")
+    _refuse_changed(report, index, outcomes, watcher, pause)
+    place = {name: row for row, name in enumerate(whole.ids)}
+    changes = {
+        place[index.ids[row]]: outcome.label
+        for row, outcome in outcomes.items()
+        if outcome.label is None or outcome.label != index.labels[row]
+    }
+    root, notes = _write_dataset(whole, scanned, changes, settings)
+    audit, summary = beside(settings.output, "audit.csv"), beside(settings.output, "summary.json")
+    _write_audit(report, outcomes, audit)
+    counts = Counter(outcome.decision for outcome in outcomes.values())
+    document = {
+        "output": str(settings.output),
+        "audit": str(audit),
+        "root": None if root is None else str(root),
+        "examples": len(whole) - sum(label is None for label in changes.values()),
+        "decided": len(outcomes),
+        "undecided": sum(file.undecided for file in said),
+        "changed": sum(label is not None for label in changes.values()),
+        "left_out": sum(label is None for label in changes.values()),
+        "decisions": dict(sorted(counts.items())),
+        "moves": _moves(index, outcomes),
+        "notes": notes,
+    }
+    write_json(summary, document)
+    return {**document, "summary": str(summary)}
+
+
+def beside(out: Path, ending: str) -> Path:
+    """`new.csv` → `new.audit.csv`."""
+    return out.with_name(f"{out.stem if out.suffix else out.name}.{ending}")
+
+
+def _refuse_kind(whole: Index, source: SourceSettings, settings: ApplySettings) -> None:
+    """Before anything is read: can the result be what the user asked for?"""
+    for file in (settings.output, beside(settings.output, "audit.csv"), beside(settings.output, "summary.json")):
+        if file.exists() and not settings.force:
+            raise OutputError(f"{file}: is there already.", "Choose another name with -o, or pass --force.")
+    if settings.tree is not None:
+        if whole.kind != "folder":
+            raise UsageError("--tree is for image folders.", "Leave it out: a table stays a table.")
+        return
+    kind = table_kind(whole, source, settings.output)
+    if whole.kind != "folder" and kind != whole.kind:
+        raise UsageError(
+            f"-o {settings.output}: the dataset is a {whole.kind} table, and stays one.",
+            f"Let the name end in {source.path.suffix}.",
+        )
+
+
+def _refuse_changed(
+    report: Report, index: Index, outcomes: dict[int, decisions.Outcome], watcher: Watcher, pause: Pause
+) -> None:
+    """A decision about a picture that has changed since the run is no decision."""
+    rows = np.array(sorted(outcomes), dtype=np.int64)
+    looks = pixels.look(index, PixelSettings(), watcher, rows=rows, pause=pause)
+    before = report.table["sha256"].to_pylist()
+    changed = [
+        f"{index.ids[row]!r}: {'changed since the run' if sha is not None else status}"
+        for row, sha, status in zip(rows.tolist(), looks.sha256, looks.status, strict=True)
+        if sha != before[row]
+    ]
+    if changed:
+        raise StateError(
+            "Decided pictures are no longer what they were:",
+            "Nothing was written: scan again, and decide these anew.",
+            items=changed,
+        )
+
+
+def _write_dataset(
+    whole: Index, source: SourceSettings, changes: dict[int, str | None], settings: ApplySettings
+) -> tuple[Path | None, list[str]]:
+    """The dataset with these changes; the --root that it is read with, where it needs one."""
+    out = settings.output
+    if whole.kind != "folder":
+        with replacing(out) as file:
+            rewrite(whole, source, changes, file)
+        embedded = whole.places(0).column is not None
+        same = out.resolve().parent == whole.root.resolve()
+        return (None if embedded or same else whole.root), []
+    kept = np.array([row for row in range(len(whole)) if changes.get(row, "") is not None], dtype=np.int64)
+    labels = [str(changes.get(row, whole.labels[row])) for row in kept.tolist()]
+    if settings.tree is None:
+        return write_table(whole.take(kept), source, out, labels=labels), []
+    with filling(out, folder=True, force=settings.force) as place:
+        return None, plant_tree(whole.take(kept), labels, place, link=settings.tree == "link")
+
+
+def _write_audit(report: Report, outcomes: dict[int, decisions.Outcome], out: Path) -> None:
+    rows = audit_table(report, outcomes).to_pylist()
+    write_csv(Parcel(rows=rows, classes=[], out=out, only="all", version=__version__))
+
+
+def _moves(index: Index, outcomes: dict[int, decisions.Outcome]) -> list[dict[str, Any]]:
+    """Which label became which, how often, most first."""
+    pairs = Counter(
+        (index.labels[row], outcome.label)
+        for row, outcome in outcomes.items()
+        if outcome.label is not None and outcome.label != index.labels[row]
+    )
+    return [{"from": old, "to": new, "count": count} for (old, new), count in pairs.most_common()]

@@ -1,0 +1,55 @@
+"""A finished run's dataset again: where it lay, or where the user says it lies now, checked against the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from noisesieve import sources
+from noisesieve.errors import InputError, StateError
+from noisesieve.records import Index
+from noisesieve.report import Report, RunFolder
+from noisesieve.settings import PixelSettings, ScanSettings, SourceSettings, Wishes
+
+
+def settings_of(report: Report, data: Path | None = None, root: Path | None = None) -> ScanSettings:
+    """The settings that a run was made with, its dataset where it lay or where the user says it lies now."""
+    document = RunFolder(report.path.parent).read()
+    if document is None or "location" not in document:
+        raise InputError(f"{report.path.parent}: no run.json that says how it was made.", "Scan again with --force.")
+    identity, location = document["identity"], document["location"]
+    path = data or Path(location["path"])
+    if not path.exists():
+        problem = "no such file or folder" if data else "the dataset is no longer there"
+        raise InputError(f"{path}: {problem}.", "Say where the dataset lies with --data.")
+    root = root or (Path(location["root"]) if "root" in location else None)
+    if root is not None and not root.exists():
+        raise InputError(f"{root}: the images are no longer there.", "Say where they lie with --root.")
+    return ScanSettings(
+        source=SourceSettings(path=path, root=root, allow_outside=True, **identity["source"]),
+        pixels=PixelSettings(max_pixels=identity["max_pixels"]),
+        wishes=Wishes(**identity["wishes"]),
+        device=report.summary["training"]["device"].partition(":")[0],
+        probabilities=identity["probabilities"],
+    )
+
+
+def index_of(report: Report, data: Path | None = None, root: Path | None = None) -> Index:
+    """The index that the run was made from; refused where its rows are no longer the report's."""
+    index = sources.read(settings_of(report, data, root).source)
+    same_rows(report, index)
+    return index
+
+
+def same_rows(report: Report, index: Index) -> None:
+    """Refuse a dataset whose ids or labels are not those of the run, naming the first that differs."""
+    before = zip(report.table["id"].to_pylist(), report.table["label"].to_pylist(), strict=True)
+    now = zip(index.ids, index.labels, strict=True)
+    for (name, label), (id_now, label_now) in zip(before, now, strict=False):
+        if name != id_now or label != label_now:
+            what = f"{name!r} is {label_now!r}, and was {label!r}" if name == id_now else f"{id_now!r} for {name!r}"
+            raise StateError(f"{index.root}: changed since the run: {what}.", "Scan it again, or give the old one.")
+    if len(index) != len(report.table):
+        raise StateError(
+            f"{index.root}: changed since the run: {len(index):,} rows now, {len(report.table):,} then.",
+            "Scan it again, or give the old one.",
+        )

@@ -1,0 +1,37 @@
+"""An image folder again, with some pictures under another class; links or copies of the old files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from noisesieve.errors import InputError
+from noisesieve.names import unescape_name
+from noisesieve.records import Index
+
+
+def plant_tree(index: Index, labels: list[str], out: Path, *, link: bool) -> list[str]:
+    """Fill an empty folder with every row of an image folder, each under its new label; notes for people."""
+    moved_aside = 0
+    taken: set[str] = set()
+    for row, label in enumerate(labels):
+        old = Path(unescape_name(str(index.paths[row])))
+        depth = 0 if index.splits is None else 1  # split/class/… or class/…
+        parts = [*old.parts[:depth], unescape_name(label), *old.parts[depth + 1 :]]
+        name = os.path.join(*parts)
+        if name in taken:
+            stem, ending = os.path.splitext(name)
+            name = f"{stem}-row{row}{ending}"
+            moved_aside += 1
+        taken.add(name)
+        target = out / name
+        if not target.resolve().is_relative_to(out.resolve()):
+            raise InputError(f"{label!r} is no name for a class folder.", "Decide for another class.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file = index.places(row).file
+        if link:
+            target.symlink_to(os.path.realpath(file))
+        else:
+            shutil.copyfile(file, target)
+    return [f"{moved_aside:,} files got a row number: their name was taken in the new class."] if moved_aside else []
