@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 
 from noisesieve import __version__, decisions, exports, pixels, sources
 from noisesieve.decisions.resolve import audit_table
@@ -77,7 +78,7 @@ def export(report: Report, settings: ExportSettings, *, watcher: Watcher, pause:
     _refuse_dataset(report, out, source)
     chosen = exports.pick(report, only=settings.only, top=settings.top, least=settings.min_probability)
     if kind.pictures:
-        chosen = chosen.filter(chosen["status"].to_pandas() == "ok")
+        chosen = chosen.filter(pc.equal(chosen["status"], "ok"))
     if len(chosen) == 0:
         raise InputError(f"{report.path.parent}: no rows to export with these options.", "Loosen them, or --only all.")
     rows = chosen.to_pylist()

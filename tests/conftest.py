@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from referencing import Registry, Resource
+
+from noisesieve.cli import main
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line does, before torch loads
 REPOSITORY = Path(__file__).parent.parent
@@ -81,6 +84,31 @@ def noisesieve(tmp_path: Path) -> Run:
             timeout=timeout,
             check=False,
         )
+
+    return run
+
+
+@pytest.fixture
+def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The same inside the test's own process, as `main` does it: torch is loaded once, not once a command."""
+    home = tmp_path / "work"
+    home.mkdir()
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        words = ["noisesieve", *map(str, arguments)]
+        monkeypatch.setattr(sys, "argv", words)
+        before, code = signal.getsignal(signal.SIGINT), 0
+        capsys.readouterr()
+        try:
+            main()
+        except SystemExit as left:
+            code = int(left.code or 0)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        printed = capsys.readouterr()
+        return subprocess.CompletedProcess(words, code, printed.out, printed.err)
 
     return run
 

@@ -84,7 +84,7 @@ def accept_above(report: Report, least: float, decided: set[int]) -> dict[int, O
     suspects = report.corrupted
     columns = (suspects[name].to_pylist() for name in ("row", "suggested_label", "corruption_probability"))
     return {
-        row: Outcome(row, label, "accept (automatic)", f"--accept-above {least:g}", "noisesieve", "", "")
+        row: Outcome(row, label, "accept (automatic)", f"accept-above {least:g}", "noisesieve", "", "")
         for row, label, chance in zip(*columns, strict=True)
         if label is not None and chance >= least and row not in decided
     }

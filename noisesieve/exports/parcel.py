@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from noisesieve.report import Report
 
@@ -50,8 +49,7 @@ def pick(report: Report, *, only: str, top: int | None, least: float | None) -> 
         chance = table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
         table = table.filter(pa.array(chance >= least))  # never true for a row without a score
     if only == "corrupted" or top is not None:
-        order = pc.sort_indices(table, sort_keys=[("rank", "ascending")], null_placement="at_end")
-        table = table.take(order)
+        table = table.sort_by("rank")  # rows without one come last
     return table if top is None else table.slice(0, top)
 
 

@@ -13,21 +13,20 @@ from noisesieve.records import Index
 
 def plant_tree(index: Index, labels: list[str], out: Path, *, link: bool) -> list[str]:
     """Fill an empty folder with every row of an image folder, each under its new label; notes for people."""
+    depth = 0 if index.splits is None else 1  # class/… or split/class/…
+    names = [_name(str(path), label, depth) for path, label in zip(index.paths, labels, strict=True)]
+    stays = [label == old for label, old in zip(labels, index.labels, strict=True)]
+    taken = {name for name, stay in zip(names, stays, strict=True) if stay}  # whoever moves in gives way
     moved_aside = 0
-    taken: set[str] = set()
-    for row, label in enumerate(labels):
-        old = Path(unescape_name(str(index.paths[row])))
-        depth = 0 if index.splits is None else 1  # split/class/… or class/…
-        parts = [*old.parts[:depth], unescape_name(label), *old.parts[depth + 1 :]]
-        name = os.path.join(*parts)
-        if name in taken:
+    for row, name in enumerate(names):
+        if not stays[row] and name in taken:
             stem, ending = os.path.splitext(name)
             name = f"{stem}-row{row}{ending}"
             moved_aside += 1
         taken.add(name)
         target = out / name
         if not target.resolve().is_relative_to(out.resolve()):
-            raise InputError(f"{label!r} is no name for a class folder.", "Decide for another class.")
+            raise InputError(f"{labels[row]!r} is no name for a class folder.", "Decide for another class.")
         target.parent.mkdir(parents=True, exist_ok=True)
         file = index.places(row).file
         if link:
@@ -35,3 +34,9 @@ def plant_tree(index: Index, labels: list[str], out: Path, *, link: bool) -> lis
         else:
             shutil.copyfile(file, target)
     return [f"{moved_aside:,} files got a row number: their name was taken in the new class."] if moved_aside else []
+
+
+def _name(path: str, label: str, depth: int) -> str:
+    """Where a picture goes: its own path with the class's folder exchanged."""
+    parts = Path(unescape_name(path)).parts
+    return os.path.join(*parts[:depth], unescape_name(label), *parts[depth + 1 :])

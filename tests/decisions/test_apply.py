@@ -1,0 +1,355 @@
+"""`apply`: decisions of every kind become a corrected dataset, or a refusal that names them and writes nothing."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import noisesieve as ns
+from tests.conftest import Run, paint, validate
+from tests.runs import make_run
+
+WRONG = {"red/0.png": "green", "red/1.png": "blue", "blue/2.png": "red"}
+
+
+@pytest.fixture
+def run(colours: Path, tmp_path: Path) -> Path:
+    return make_run(colours, tmp_path / "run", WRONG).path.parent
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_folder_becomes_a_table_with_an_audit_log(inside: Run, run: Path, colours: Path, tmp_path: Path) -> None:
+    before = state(colours)
+    said = write(tmp_path / "d.csv", "path,label\nred/0.png,green\nred/1.png,red\nblue/2.png,green\n")
+    done = inside("apply", run, said, "-o", tmp_path / "new.csv", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    validate(found, "apply")
+    assert (found["decided"], found["changed"], found["left_out"], found["examples"]) == (3, 2, 0, 120)
+    assert found["decisions"] == {"accept": 1, "keep": 1, "relabel": 1}
+    new = pd.read_csv(tmp_path / "new.csv", dtype=str)
+    assert len(new) == 120
+    labels = dict(zip(new["path"], new["label"], strict=True))
+    assert labels["colours/red/0.png"] == "green"  # the pictures lie below the new table
+    assert labels["colours/red/1.png"] == "red"
+    assert labels["colours/blue/2.png"] == "green"
+    log = pd.read_csv(tmp_path / "new.audit.csv", dtype=str, keep_default_na=False)
+    assert log["decision"].tolist() == ["relabel", "accept", "keep"]  # in the dataset's order
+    assert log["old_label"].tolist() == ["blue", "red", "red"]
+    assert log["new_label"].tolist() == ["green", "green", "red"]
+    assert log["place"].tolist() == [f"{said}:4", f"{said}:2", f"{said}:3"]
+    assert json.loads((tmp_path / "new.summary.json").read_text())["changed"] == 2
+    assert state(colours) == before
+    again = inside("scan", tmp_path / "new.csv", "--dry-run", "--json")
+    assert json.loads(again.stdout)["examples"] == 120
+
+
+@pytest.mark.parametrize("how", ["copy", "link"])
+def test_a_folder_becomes_a_corrected_tree(how: str, inside: Run, run: Path, tmp_path: Path) -> None:
+    said = write(tmp_path / "d.csv", "id,decision,label\nred/0.png,accept,green\nred/1.png,unusable,\n")
+    done = inside("apply", run, said, "-o", tmp_path / "tree", "--tree", how)
+    assert done.returncode == 0, done.stderr
+    assert "1 files got a row number" in done.stdout
+    tree = tmp_path / "tree"
+    assert not (tree / "red/0.png").exists()
+    assert not (tree / "red/1.png").exists()
+    moved = [file for file in (tree / "green").iterdir() if file.name.startswith("0-row")]
+    assert len(moved) == 1
+    assert moved[0].is_symlink() == (how == "link")
+    assert len(list(tree.rglob("*.png"))) == 119
+    assert (tmp_path / "tree.audit.csv").exists()
+    assert json.loads(inside("scan", tree, "--dry-run", "--json").stdout)["examples"] == 119
+
+
+def test_a_split_folder_keeps_its_splits(inside: Run, tmp_path: Path) -> None:
+    for split in ("train", "val"):
+        for c, name in enumerate(("a", "b")):
+            for i in range(3):
+                paint(tmp_path / f"d/{split}/{name}/{i}.png", (200 * c, 9, 9), seed=i)
+    run = make_run(tmp_path / "d", tmp_path / "run", {"train/a/0.png": "b"}, split="train").path.parent
+    said = write(tmp_path / "d.csv", "id,label\ntrain/a/0.png,b\n")
+    assert inside("apply", run, said, "-o", tmp_path / "tree", "--tree", "copy").returncode == 0
+    assert (tmp_path / "tree/train/b/0-row0.png").exists()
+    assert len(list((tmp_path / "tree/val").rglob("*.png"))) == 6  # what was not scanned is not lost
+
+
+CSV = (
+    '\ufeffpath;"label";annotator;note\r\n0.png;cat;ann;"a ""quoted"" note"\r\n\r\n'
+    '1.png;"cat";bob;=1+1\r\n2.png;dog;;\r\n3.png;dog;x;"two\r\nlines"\r\n'
+)
+
+
+def test_a_csv_keeps_every_byte_but_the_labels(inside: Run, tmp_path: Path) -> None:
+    for i in range(4):
+        paint(tmp_path / f"{i}.png", (60 * i, 90, 10), seed=i)
+    table = write(tmp_path / "t.csv", CSV)
+    run = make_run(table, tmp_path / "run", {"1.png": "dog"}).path.parent
+    said = write(tmp_path / "d.csv", "path,label\n1.png,dog\n3.png,cat\n")
+    done = inside("apply", run, said, "-o", tmp_path / "new.csv")
+    assert done.returncode == 0, done.stderr
+    expected = CSV.replace('1.png;"cat"', "1.png;dog").replace("3.png;dog", "3.png;cat")
+    assert (tmp_path / "new.csv").read_bytes().decode() == expected
+    assert table.read_bytes().decode() == CSV
+    gone = write(tmp_path / "e.csv", "path,decision,label\n0.png,unusable,\n3.png,unusable,\n")
+    assert inside("apply", run, gone, "-o", tmp_path / "less.csv").returncode == 0
+    lines = CSV.split("\r\n")
+    assert (tmp_path / "less.csv").read_bytes().decode() == "\r\n".join([lines[0], lines[3], lines[4], ""])
+
+
+def test_the_table_knows_where_its_pictures_are(inside: Run, colours: Path, tmp_path: Path) -> None:
+    names = sorted(path.relative_to(colours).as_posix() for path in colours.rglob("*.png"))
+    table = tmp_path / "t.tsv"
+    with table.open("w", newline="") as file:
+        csv.writer(file, delimiter="\t").writerows([("path", "label"), *((n, n.split("/")[0]) for n in names)])
+    run = make_run(table, tmp_path / "run", WRONG, root=colours).path.parent
+    said = write(tmp_path / "d.csv", "path,label\nred/0.png,green\n")
+    out = tmp_path / "elsewhere/new.tsv"
+    found = json.loads(inside("apply", run, said, "-o", out, "--json").stdout)
+    assert Path(found["root"]) == colours.resolve()
+    assert json.loads(inside("scan", out, "--root", found["root"], "--dry-run", "--json").stdout)["examples"] == 120
+    wrong = inside("apply", run, said, "-o", tmp_path / "new.csv")
+    assert wrong.returncode == 2
+    assert ".tsv" in wrong.stderr
+
+
+def test_jsonl_keeps_its_lines_and_the_types_of_its_labels(inside: Run, tmp_path: Path) -> None:
+    lines = []
+    for i in range(4):
+        paint(tmp_path / f"{i}.png", (60 * i, 90, 10), seed=i)
+        lines.append(f'{{"path": "{i}.png",  "label": {i % 2}, "tags": ["a", {i}]}}\n')
+    write(tmp_path / "t.jsonl", "".join(lines))
+    run = make_run(tmp_path / "t.jsonl", tmp_path / "run", {"0.png": "1"}).path.parent
+    said = write(tmp_path / "d.csv", "path,label,decision\n0.png,1,accept\n2.png,,unusable\n")
+    assert inside("apply", run, said, "-o", tmp_path / "new.jsonl").returncode == 0
+    new = (tmp_path / "new.jsonl").read_text().splitlines(keepends=True)
+    assert json.loads(new[0]) == {"path": "0.png", "label": 1, "tags": ["a", 0]}
+    assert new[1:] == [lines[1], lines[3]]
+    odd = write(tmp_path / "o.csv", "path,label\n0.png,one\n")
+    done = inside("apply", run, odd, "--new-classes", "-o", tmp_path / "odd.jsonl")
+    assert done.returncode == 3
+    assert "no int" in done.stderr
+    assert not (tmp_path / "odd.jsonl").exists()
+
+
+@pytest.mark.parametrize("kind", ["string", "int", "dictionary", "classlabel"])
+def test_parquet_keeps_its_schema_its_metadata_and_its_pictures(
+    kind: str, inside: Run, colours: Path, tmp_path: Path
+) -> None:
+    files = sorted(colours.rglob("*.png"))
+    names = ["blue", "green", "red"]
+    codes = [names.index(file.parent.name) for file in files]
+    labels: pa.Array = {
+        "string": lambda: pa.array([names[c] for c in codes]),
+        "int": lambda: pa.array(codes, pa.int16()),
+        "dictionary": lambda: pa.array([names[c] for c in codes]).dictionary_encode(),
+        "classlabel": lambda: pa.array(codes, pa.int64()),
+    }[kind]()
+    table = pa.table(
+        {
+            "note": [f"n{i}" for i in range(120)],
+            "image": pa.array([{"bytes": file.read_bytes(), "path": None} for file in files]),
+            "label": labels,
+        }
+    )
+    if kind == "classlabel":
+        info = {"info": {"features": {"label": {"names": names, "_type": "ClassLabel"}}}}
+        table = table.replace_schema_metadata({"huggingface": json.dumps(info)})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=50)
+    green, red = ("1", "2") if kind == "int" else ("green", "red")
+    run = make_run(tmp_path / "t.parquet", tmp_path / "run", {"0": green}).path.parent
+    said = write(
+        tmp_path / "d.csv", f"id,label,decision\n0,{green},accept\n1,,unusable\n119,{red},keep\n60,{red},relabel\n"
+    )
+    done = inside("apply", run, said, "-o", tmp_path / "new.parquet")
+    assert done.returncode == 0, done.stderr
+    new = pq.read_table(tmp_path / "new.parquet")
+    assert new.schema.equals(table.schema)
+    assert new.schema.metadata == table.schema.metadata
+    assert len(new) == 119
+    expected = list(table["label"].to_pylist())
+    expected[0] = 1 if kind in ("int", "classlabel") else "green"
+    expected[60] = 2 if kind in ("int", "classlabel") else "red"
+    del expected[1]
+    assert new["label"].to_pylist() == expected
+    kept = [i for i in range(120) if i != 1]
+    assert new["image"].to_pylist() == [table["image"][i].as_py() for i in kept]
+    assert new["note"].to_pylist() == [f"n{i}" for i in kept]
+
+
+def test_every_problem_is_named_and_nothing_is_written(inside: Run, run: Path, tmp_path: Path) -> None:
+    said = write(
+        tmp_path / "d.csv",
+        "path,label\nred/0.png,green\nred/0.png,blue\nred/nobody.png,red\nred/1.png,yellow\nblue/2.png,red\n",
+    )
+    done = inside("apply", run, said, "-o", tmp_path / "new.csv")
+    assert done.returncode == 3
+    for text in ("d.csv:3: 'red/0.png' is 'blue', and 'green' in", "'red/nobody.png' is not in the run", "'yellow'"):
+        assert text in done.stderr
+    assert "3 decisions cannot be applied" in done.stderr
+    assert "blue/2.png" not in done.stderr
+    assert not list(tmp_path.glob("new*"))
+    allowed = write(tmp_path / "e.csv", "path,label\nred/1.png,yellow\n")
+    assert inside("apply", run, allowed, "--new-classes", "-o", tmp_path / "new.csv").returncode == 0
+    assert "yellow" in (tmp_path / "new.csv").read_text()
+
+
+def test_two_reviewers_who_agree_are_one_decision(inside: Run, run: Path, tmp_path: Path) -> None:
+    one = write(tmp_path / "a.csv", "path,label\nred/0.png,green\n")
+    two = write(tmp_path / "b.csv", "path,label\nred/0.png,green\nred/1.png,blue\n")
+    found = json.loads(inside("apply", run, one, two, "-o", tmp_path / "new.csv", "--json").stdout)
+    assert found["decided"] == 2
+
+
+def test_stale_decisions_are_refused(inside: Run, run: Path, colours: Path, tmp_path: Path) -> None:
+    report = ns.read_report(run).to_pandas().set_index("id")
+    sha = report.loc["red/0.png", "sha256"]
+    good = write(tmp_path / "g.csv", f"id,sha256,given,decision,label\nred/0.png,{sha},red,accept,green\n")
+    other = write(tmp_path / "o.csv", f"id,sha256,given,decision,label\nred/0.png,{'0' * 64},red,accept,green\n")
+    given = write(tmp_path / "l.csv", f"id,sha256,given,decision,label\nred/0.png,{sha},blue,accept,green\n")
+    for file, text in ((other, "another picture"), (given, "was 'blue' then, and is 'red'")):
+        done = inside("apply", run, file, "-o", tmp_path / "new.csv")
+        assert done.returncode == 5
+        assert text in done.stderr
+    paint(colours / "red/0.png", (1, 2, 3), seed=9)
+    done = inside("apply", run, good, "-o", tmp_path / "new.csv")
+    assert done.returncode == 5
+    assert "changed since the run" in done.stderr
+    (colours / "red/9.png").rename(colours / "blue/900.png")
+    done = inside("apply", run, good, "-o", tmp_path / "new.csv")
+    assert done.returncode == 5
+    assert not list(tmp_path.glob("new*"))
+
+
+def test_suggestions_are_taken_above_a_probability_and_marked(inside: Run, run: Path, tmp_path: Path) -> None:
+    said = write(tmp_path / "d.csv", "path,label\nred/0.png,red\n")
+    done = inside("apply", run, said, "--accept-above", "0", "-o", tmp_path / "new.csv")
+    assert done.returncode == 0, done.stderr
+    assert "2 of these nobody has looked at" in done.stdout
+    log = pd.read_csv(tmp_path / "new.audit.csv").set_index("id")
+    assert log.loc["red/0.png", "decision"] == "keep"  # a person's word is not overruled
+    assert log.loc["red/1.png", ["decision", "new_label", "source", "by"]].tolist() == [
+        "accept (automatic)",
+        "blue",
+        "accept-above 0",
+        "noisesieve",
+    ]
+    nobody = inside("apply", run, "-o", tmp_path / "x.csv")
+    assert nobody.returncode == 2
+    none = inside("apply", run, "--accept-above", "1", "-o", tmp_path / "x.csv")
+    assert none.returncode == 3
+
+
+def test_a_label_studio_export_comes_back(inside: Run, run: Path, tmp_path: Path) -> None:
+    assert inside("export", run, "--to", "label-studio", "-o", tmp_path / "ls").returncode == 0
+    tasks = json.loads((tmp_path / "ls/tasks.json").read_text())
+    for i, task in enumerate(tasks):
+        result = {"from_name": "label", "to_name": "image", "type": "choices", "value": {"choices": ["green"]}}
+        task |= {"id": i + 10, "annotations": [{"result": [result], "completed_by": {"id": 3, "email": "ann@x.org"}}]}
+    tasks[1]["annotations"][0]["was_cancelled"] = True
+    tasks[2]["annotations"] = []
+    full = write(tmp_path / "project.json", json.dumps(tasks))
+    found = json.loads(inside("apply", run, full, "-o", tmp_path / "new.csv", "--json").stdout)
+    assert (found["decided"], found["undecided"]) == (1, 2)
+    log = pd.read_csv(tmp_path / "new.audit.csv")
+    assert log["by"].tolist() == ["ann@x.org"]
+    assert log["source"].tolist() == ["label-studio"]
+    flat = [{**task["data"], "id": 1, "label": "blue", "annotator": 4} for task in tasks]
+    least = write(tmp_path / "min.json", json.dumps(flat))
+    assert inside("apply", run, least, "-o", tmp_path / "min.csv").returncode == 0
+    frame = pd.DataFrame(flat)
+    frame.to_csv(tmp_path / "ls.csv", index=False)
+    done = inside("apply", run, tmp_path / "ls.csv", "-o", tmp_path / "lsnew.csv", "--json")
+    assert json.loads(done.stdout)["decided"] == 3
+    torn = json.loads(full.read_text())
+    second = json.loads(json.dumps(torn[0]["annotations"][0]))
+    second["result"][0]["value"]["choices"] = ["blue"]
+    torn[0]["annotations"].append(second)
+    done = inside("apply", run, write(tmp_path / "torn.json", json.dumps(torn)), "-o", tmp_path / "torn.csv")
+    assert done.returncode == 3
+    assert "task 10" in done.stderr
+
+
+def test_a_cvat_export_comes_back(inside: Run, run: Path, tmp_path: Path) -> None:
+    assert inside("export", run, "--to", "cvat", "-o", tmp_path / "c.xml").returncode == 0
+    text = (tmp_path / "c.xml").read_text()
+    found = json.loads(inside("apply", run, tmp_path / "c.xml", "-o", tmp_path / "new.csv", "--json").stdout)
+    assert found["decisions"] == {"accept": 3}
+    assert set(pd.read_csv(tmp_path / "new.audit.csv")["source"]) == {"cvat (auto)"}
+    bomb = write(
+        tmp_path / "b.xml", '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b "b">]><annotations>&b;</annotations>'
+    )
+    assert inside("apply", run, bomb, "-o", tmp_path / "x.csv").returncode == 3
+    assert inside("apply", run, write(tmp_path / "o.xml", "<html/>"), "-o", tmp_path / "x.csv").returncode == 3
+    assert inside("apply", run, write(tmp_path / "p.xml", text[:300]), "-o", tmp_path / "x.csv").returncode == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("d.csv", ""),
+        ("d.csv", "path\nred/0.png\n"),
+        ("d.csv", "path,label\nred/0.png\n"),
+        ("d.csv", 'path,label\n"red/0.png,green\n'),
+        ("d.csv", "path,label,decision\nred/0.png,green,maybe\n"),
+        ("d.csv", "path,label,decision\nred/0.png,,accept\n"),
+        ("d.json", "{}"),
+        ("d.json", "[1]"),
+        ("d.json", "[" * 100_000),
+        ("d.json", '[{"data": {}}]'),
+        ("d.json", '[{"image": "red/0.png", "label": ["a", "b"]}]'),
+        ("d.docx", "x"),
+        ("gone.csv", None),
+    ],
+)
+def test_a_file_that_is_no_decisions_is_refused(
+    name: str, text: str | None, inside: Run, run: Path, tmp_path: Path
+) -> None:
+    if text is not None:
+        write(tmp_path / name, text)
+    done = inside("apply", run, tmp_path / name, "-o", tmp_path / "new.csv")
+    assert done.returncode == 3
+    assert name in done.stderr
+    assert not list(tmp_path.glob("new*"))
+
+
+def test_nothing_overwrites_the_dataset_or_an_earlier_result(
+    inside: Run, run: Path, colours: Path, tmp_path: Path
+) -> None:
+    said = write(tmp_path / "d.csv", "path,label\nred/0.png,green\n")
+    assert inside("apply", run, said, "-o", colours / "new.csv").returncode == 4
+    assert inside("apply", run, said, "-o", tmp_path / "new.csv").returncode == 0
+    assert inside("apply", run, said, "-o", tmp_path / "new.csv").returncode == 4
+    assert inside("apply", run, said, "-o", tmp_path / "new.csv", "--force").returncode == 0
+
+
+def test_spreadsheet_quotes_come_off_again(inside: Run, tmp_path: Path) -> None:
+    labels = ["=a", "-b", "'=c"]
+    rows = [(f"{label}{i}.png", label) for label in labels for i in range(2)]
+    for name, _ in rows:
+        paint(tmp_path / "data" / name, (len(name), 90, 10), seed=len(name))
+    with (tmp_path / "data/t.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "label"), *rows])
+    run = make_run(tmp_path / "data/t.csv", tmp_path / "run", {"=a0.png": "-b"}).path.parent
+    inside("export", run, "--to", "csv", "--only", "all", "-o", tmp_path / "all.csv")
+    frame = pd.read_csv(tmp_path / "all.csv", dtype=str, keep_default_na=False)
+    frame.loc[frame["path"] == "'=a0.png", "label"] = "'-b"
+    frame.to_csv(tmp_path / "edited.csv", index=False)
+    done = inside("apply", run, tmp_path / "edited.csv", "-o", tmp_path / "data/new.csv", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["changed"] == 1
+    new = pd.read_csv(tmp_path / "data/new.csv", dtype=str)
+    assert new["label"].tolist() == ["-b", "=a", "-b", "-b", "'=c", "'=c"]

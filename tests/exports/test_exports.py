@@ -1,0 +1,297 @@
+"""Exports: what each format must hold, and what must never be written where."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from urllib.parse import unquote
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from noisesieve.exports import EXPORTS
+from noisesieve.names import folder_name, guard_cell, unguard_cell
+from tests.conftest import Run, paint, validate
+from tests.runs import make_run
+
+WRONG = {"red/0.png": "green", "red/1.png": "blue", "blue/2.png": "red"}
+
+
+@pytest.fixture
+def run(colours: Path, tmp_path: Path) -> Path:
+    (colours / "green/broken.png").write_bytes(b"no picture")
+    return make_run(colours, tmp_path / "run", WRONG).path.parent
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_every_format_takes_suspects_clean_rows_and_all(name: str, inside: Run, run: Path, tmp_path: Path) -> None:
+    for only, rows in (("corrupted", 3), ("clean", 117), ("all", 120)):
+        out = tmp_path / f"out-{only}"
+        done = inside("export", run, "--to", name, "--only", only, "-o", out, "--json")
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        validate(found, "export")
+        unreadable = only == "all" and name in ("csv", "jsonl")  # they show every row of the report
+        assert found["rows"] == rows + unreadable
+        assert out.exists()
+        again = inside("export", run, "--to", name, "--only", only, "-o", out)
+        assert again.returncode == 4
+        assert "--force" in again.stderr
+        assert inside("export", run, "--to", name, "--only", only, "-o", out, "--force").returncode == 0
+        assert not [entry for entry in tmp_path.iterdir() if entry.name.endswith((".tmp", ".old"))]
+
+
+def test_by_default_the_result_lies_in_the_run_folder_and_people_are_told_what_to_do(inside: Run, run: Path) -> None:
+    for name, where in (("csv", "suspects.csv"), ("cvat", "suspects-cvat.xml"), ("fiftyone", "suspects-fiftyone")):
+        done = inside("export", run, "--to", name)
+        assert done.returncode == 0, done.stderr
+        assert "3 rows written to" in done.stdout
+        assert (run / where).exists()
+
+
+def test_the_most_suspicious_come_first_and_filters_hold(inside: Run, run: Path, tmp_path: Path) -> None:
+    inside("export", run, "--to", "csv", "-o", tmp_path / "a.csv")
+    frame = pd.read_csv(tmp_path / "a.csv")
+    assert frame["rank"].tolist() == [1, 2, 3]
+    assert set(frame["id"]) == set(WRONG)
+    inside("export", run, "--to", "csv", "--top", "2", "--only", "all", "-o", tmp_path / "b.csv")
+    assert pd.read_csv(tmp_path / "b.csv")["rank"].tolist() == [1, 2]
+    none = inside("export", run, "--to", "csv", "--only", "clean", "--min-probability", "1", "-o", tmp_path / "c.csv")
+    assert none.returncode == 3
+    assert "no rows to export" in none.stderr
+    assert not (tmp_path / "c.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--to", "docx"),
+        ("--to", "csv", "--only", "some"),
+        ("--to", "csv", "--top", "0"),
+        ("--to", "csv", "--files", "x"),
+    ],
+)
+def test_an_option_that_means_nothing_is_refused(options: tuple[str, ...], inside: Run, run: Path) -> None:
+    assert inside("export", run, *options).returncode == 2
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_nothing_is_written_into_the_dataset(name: str, inside: Run, run: Path, colours: Path) -> None:
+    before = sorted(colours.rglob("*"))
+    done = inside("export", run, "--to", name, "-o", colours / "out")
+    assert done.returncode == 4
+    assert "inside the dataset" in done.stderr
+    assert sorted(colours.rglob("*")) == before
+
+
+def test_a_folder_that_is_not_ours_is_never_replaced(inside: Run, run: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    done = inside("export", run, "--to", "folder", "-o", mine, "--force")
+    assert done.returncode == 4
+    assert (mine / "thesis.txt").read_text() == "years of work"
+
+
+def test_a_disk_that_fills_up_leaves_the_old_export(
+    inside: Run, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert inside("export", run, "--to", "folder", "--files", "copy", "-o", tmp_path / "out").returncode == 0
+    before = sorted(path.name for path in (tmp_path / "out").rglob("*"))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("noisesieve.files.Path.replace", full)
+    done = inside("export", run, "--to", "folder", "--files", "copy", "-o", tmp_path / "out", "--force")
+    assert done.returncode == 4
+    assert "No space left" in done.stderr
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == before
+
+
+def test_csv_cells_are_inert_in_a_spreadsheet_and_can_be_read_back(inside: Run, tmp_path: Path) -> None:
+    labels = ["=cmd()", "+1", "-x", "@sum", "'=already", "plain", "a,b", 'q"q', "NA", "007"]
+    rows = []
+    for c, label in enumerate(labels):
+        for i in range(2):
+            paint(tmp_path / f"data/{c}-{i}.png", (20 * c, 90, 40 * i), seed=c)
+            rows.append((f"{c}-{i}.png", label, "=annotator"))
+    with (tmp_path / "data/t.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "label", "note"), *rows])
+    run = make_run(tmp_path / "data/t.csv", tmp_path / "run", {"0-0.png": "plain"}).path.parent
+    assert inside("export", run, "--to", "csv", "--only", "all", "-o", tmp_path / "x.csv").returncode == 0
+    frame = pd.read_csv(tmp_path / "x.csv", dtype=str, keep_default_na=False)
+    assert not frame["label"].str.match(r"[=+\-@\t\r\n]").any()
+    assert (frame["note"] == "'=annotator").all()
+    assert [unguard_cell(label) for label in frame["label"]] == [label for _, label, _ in rows]
+    assert pd.read_csv(tmp_path / "x.csv")["margin"].min() < 0  # numbers stay numbers
+    assert inside("export", run, "--to", "jsonl", "--only", "all", "-o", tmp_path / "x.jsonl").returncode == 0
+    raw = [json.loads(line) for line in (tmp_path / "x.jsonl").read_text().splitlines()]
+    assert [row["label"] for row in raw] == [label for _, label, _ in rows]
+
+
+@pytest.mark.parametrize("text", ["=a", "''=a", "'a", "a", "", "-1", "\tx", "'\n"])
+def test_guarding_a_cell_is_reversible(text: str) -> None:
+    assert unguard_cell(guard_cell(text)) == text
+
+
+def test_label_studio_tasks_hold_the_suggestion_as_a_prediction(inside: Run, tmp_path: Path) -> None:
+    for i in range(4):
+        paint(tmp_path / f"data/a b/ü#{i}.png", (200, 0, 0), seed=i)
+        paint(tmp_path / f"data/<c&d>/{i}.png", (0, 200, 0), seed=i)
+    run = make_run(tmp_path / "data", tmp_path / "run", {"a b/ü#1.png": "<c&d>"}).path.parent
+    done = inside("export", run, "--to", "label-studio", "-o", tmp_path / "ls")
+    assert done.returncode == 0, done.stderr
+    assert "LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT" in done.stdout
+    (task,) = json.loads((tmp_path / "ls/tasks.json").read_text())
+    assert task["data"]["image"].startswith("/data/local-files/?d=a%20b/%C3%BC%23")
+    assert unquote(task["data"]["image"].partition("?d=")[2]) == "a b/ü#1.png"
+    assert task["data"]["given_label"] == "a b"
+    (prediction,) = task["predictions"]
+    assert 0 <= prediction["score"] <= 1
+    assert prediction["result"][0]["value"] == {"choices": ["<c&d>"]}
+    config = ET.fromstring((tmp_path / "ls/config.xml").read_text())
+    assert [choice.get("value") for choice in config.iter("Choice")] == ["<c&d>", "a b"]
+    inside("export", run, "--to", "label-studio", "-o", tmp_path / "s3", "--image-prefix", "s3://bucket/")
+    assert json.loads((tmp_path / "s3/tasks.json").read_text())[0]["data"]["image"].startswith("s3://bucket/a%20b/")
+
+
+def test_cvat_has_one_tag_an_image_and_one_label_a_class(inside: Run, run: Path, tmp_path: Path) -> None:
+    assert inside("export", run, "--to", "cvat", "-o", tmp_path / "c.xml").returncode == 0
+    root = ET.fromstring((tmp_path / "c.xml").read_bytes())
+    assert root.findtext("version") == "1.1"
+    assert [name.text for name in root.iter("name")] == ["blue", "green", "red"]
+    images = list(root.iter("image"))
+    assert {image.get("name"): image[0].get("label") for image in images} == WRONG
+    assert all(len(image) == 1 and image[0].tag == "tag" and image[0].get("source") == "auto" for image in images)
+    assert all((image.get("width"), image.get("height")) == ("16", "16") for image in images)
+    assert [image.get("id") for image in images] == ["0", "1", "2"]
+
+
+def test_fiftyone_keys_are_paths_without_extension_unless_two_pictures_would_share_one(
+    inside: Run, run: Path, colours: Path, tmp_path: Path
+) -> None:
+    inside("export", run, "--to", "fiftyone", "-o", tmp_path / "fo")
+    labels = json.loads((tmp_path / "fo/labels.json").read_text())
+    assert labels["classes"] == ["blue", "green", "red"]
+    assert labels["labels"]["red/0"]["label"] == 1
+    assert 0 <= labels["labels"]["red/0"]["confidence"] <= 1
+    assert labels["labels"]["red/0"]["attributes"]["given_label"] == "red"
+    places = json.loads((tmp_path / "fo/data.json").read_text())
+    assert places.keys() == labels["labels"].keys()
+    assert all(Path(file).is_file() for file in places.values())
+    shutil.copy(colours / "red/0.png", colours / "red/0.jpg")
+    make_run(colours, tmp_path / "run2", {**WRONG, "red/0.jpg": "green"})
+    done = inside("export", tmp_path / "run2", "--to", "fiftyone", "-o", tmp_path / "fo2")
+    assert "whole paths" in done.stdout
+    keys = json.loads((tmp_path / "fo2/labels.json").read_text())["labels"].keys()
+    assert len(keys) == 4
+    assert all(os.path.isabs(key) for key in keys)
+
+
+@pytest.mark.parametrize("files", ["link", "copy"])
+def test_hugging_face_reads_pictures_and_labels_back(
+    files: str, inside: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_HOME", "HF_DATASETS_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    for i in range(6):
+        paint(tmp_path / f"data/007/{i} #.png", (200, 0, 0), seed=i)
+        paint(tmp_path / f"data/NA/{i}.png", (0, 200, 0), seed=i)
+    run = make_run(tmp_path / "data", tmp_path / "run", {"007/1 #.png": "NA"}).path.parent
+    done = inside("export", run, "--to", "huggingface", "--only", "all", "--files", files, "-o", tmp_path / "hf-out")
+    assert done.returncode == 0, done.stderr
+    loaded = datasets.load_dataset("imagefolder", data_dir=str(tmp_path / "hf-out"), cache_dir=str(tmp_path / "c"))
+    rows = loaded["train"]
+    assert len(rows) == 12
+    assert sorted(rows["label"]) == ["007"] * 6 + ["NA"] * 6
+    assert rows[0]["image"].size == (16, 16)
+    suspect = next(row for row in rows if row["id"] == "007/1 #.png")
+    assert (suspect["verdict"], suspect["suggested_label"]) == ("corrupted", "NA")
+
+
+def test_the_folder_of_suspects_is_sorted_by_given_and_suggested(inside: Run, run: Path, tmp_path: Path) -> None:
+    inside("export", run, "--to", "folder", "-o", tmp_path / "tree")
+    assert (tmp_path / "tree/red/green/0.png").is_symlink()
+    with Image.open(tmp_path / "tree/red/green/0.png") as picture:
+        assert picture.size == (16, 16)
+    assert (tmp_path / "tree/blue/red/2.png").exists()
+
+
+def test_the_folder_of_clean_rows_is_a_training_set_that_scan_reads(inside: Run, run: Path, tmp_path: Path) -> None:
+    inside("export", run, "--to", "folder", "--only", "clean", "--files", "copy", "-o", tmp_path / "tree")
+    assert not (tmp_path / "tree/red/0.png").exists()
+    assert len(list((tmp_path / "tree").glob("*/*.png"))) == 117
+    done = inside("scan", tmp_path / "tree", "--dry-run", "--json")
+    assert json.loads(done.stdout)["examples"] == 117
+    assert "hidden" not in done.stderr
+
+
+def test_hostile_labels_and_names_cannot_leave_the_export(inside: Run, tmp_path: Path) -> None:
+    labels = ["../../up", "/etc", "a/b", "..", ".hidden", "x" * 300, "X" * 300, "new\nline", "con:*?", " "]
+    rows = []
+    for c, label in enumerate(labels):
+        for i in range(2):
+            paint(tmp_path / f"data/{c}/same.png" if i == 0 else tmp_path / f"data/{c}.png", (20 * c, 90, 40), seed=c)
+            rows.append((f"{c}/same.png" if i == 0 else f"{c}.png", label))
+    with (tmp_path / "data/t.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "label"), *rows])
+    run = make_run(tmp_path / "data/t.csv", tmp_path / "run", {"0.png": "/etc"}).path.parent
+    before = set(tmp_path.rglob("*"))
+    for name in ("folder", "huggingface"):
+        out = tmp_path / f"out-{name}"
+        done = inside("export", run, "--to", name, "--only", "all", "-o", out)
+        assert done.returncode == 0, done.stderr
+        made = set(tmp_path.rglob("*")) - before
+        assert all(path.is_relative_to(out) for path in made)
+        assert len([path for path in made if path.suffix == ".png"]) == 20
+        before |= made
+
+
+def test_embedded_pictures_are_written_out_or_refused_with_a_reason(inside: Run, colours: Path, tmp_path: Path) -> None:
+    files = sorted(colours.rglob("*.png"))
+    table = pa.table({"image": [file.read_bytes() for file in files], "label": [file.parent.name for file in files]})
+    pq.write_table(table, tmp_path / "e.parquet")
+    run = make_run(tmp_path / "e.parquet", tmp_path / "run", {"0": "red", "3": "green"}).path.parent
+    for name in ("folder", "huggingface"):
+        done = inside("export", run, "--to", name, "-o", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        assert len(list((tmp_path / name).rglob("*.png"))) == 2
+    for name in ("label-studio", "cvat", "fiftyone"):
+        done = inside("export", run, "--to", name)
+        assert done.returncode == 3
+        assert "--to folder" in done.stderr
+
+
+def test_pictures_that_are_gone_are_left_out_and_counted(inside: Run, run: Path, colours: Path, tmp_path: Path) -> None:
+    from noisesieve.reopen import index_of  # the row stays in the index of a table, not of a folder
+    from noisesieve.report import read_report
+
+    assert len(index_of(read_report(run))) == 121
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        names = sorted(path.relative_to(colours).as_posix() for path in colours.rglob("*.png"))
+        csv.writer(file).writerows([("path", "label"), *((name, name.split("/")[0]) for name in names)])
+    made = make_run(tmp_path / "t.csv", tmp_path / "run2", WRONG, root=colours)
+    (colours / "red/0.png").unlink()
+    done = inside("export", made.path.parent, "--to", "folder", "-o", tmp_path / "tree")
+    assert done.returncode == 0, done.stderr
+    assert "1 pictures are no longer there" in done.stdout
+    assert len(list((tmp_path / "tree").rglob("*.png"))) == 2
+
+
+@pytest.mark.parametrize("label", ["a/b", "..", "", ".x", "y" * 500, "nul\0l", "ü" * 200])
+def test_a_folder_name_is_one_visible_name_of_bearable_length(label: str) -> None:
+    name = folder_name(label)
+    assert "/" not in name
+    assert "\0" not in name
+    assert not name.startswith(".")
+    assert 0 < len(name.encode()) <= 140
