@@ -106,7 +106,7 @@ class Recipe:
     opinion_weight: float = 0.3  # of the second opinion, in the geometric mean that is judged
     loop_eps: float = 1e-3
     adaptive_eps: bool = False  # a smaller loop_eps where two opinions differ over the first suspects
-    sieve_eps: float = 1e-2
+    sieve_eps: float = 0.3
     score_pass: str = "eval"
     seed: int = 0
 

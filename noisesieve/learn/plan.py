@@ -49,7 +49,7 @@ def _auto(rows: int, classes: int, natural: int, device: str) -> Recipe:
     steps = max(1, rows // batch)  # an epoch; learning takes steps, so few rows get more epochs
     watch = max(1, round(WATCH_STEPS / steps))
     warmup = max(30 if rows < 20_000 else 20, 15 * watch)
-    settle, ramp, rest = 6 * watch, 8 * watch, 12 * watch
+    settle, ramp, rest = 6 * watch, 8 * watch, 18 * watch
     return Recipe(
         backbone="resnet34" if gpu else "resnet8" if rows < 50_000 else "resnet20",
         image_size=size,

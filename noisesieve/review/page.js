@@ -351,7 +351,7 @@
   function move(step) { goTo(at + step, { focus: document.activeElement?.classList.contains("card") }); }
   function takeTop(i) { const found = current()?.top[i]; if (found) take(found[0]); }
   document.addEventListener("keydown", (event) => {
-    if (event.target.matches("input, select, textarea") || document.querySelector("dialog[open]")) return;
+    if (event.target.closest?.("input, select, textarea") || document.querySelector("dialog[open]")) return;
     if (event.altKey || event.metaKey || (event.ctrlKey && event.key !== "z")) return;
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     const action = KEYS[key];
