@@ -324,6 +324,7 @@
   }
   function pick(number) {
     byId("chooser").close();
+    byId("focus").focus({ preventScroll: true }); // or the hidden field would swallow the next key
     take(number);
   }
   byId("chooser-text").addEventListener("input", listClasses);

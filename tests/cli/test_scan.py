@@ -30,11 +30,16 @@ def test_a_scan_prints_its_findings_and_writes_the_run_folder(noisesieve: Run, c
     assert "green/broken.png: not an image of a supported format" in done.stderr
     assert "auto: resnet8 at 16 px on cpu" in done.stderr
     assert (
-        max(len(line) for line in done.stdout.splitlines() if "Written to" not in line and "read_report" not in line)
+        max(len(line) for line in done.stdout.splitlines() if "Written to" not in line and "  noisesieve" not in line)
         <= 80
     )
-    files = "history.parquet model.json model.safetensors probabilities.parquet report.parquet run.json summary.json"
+    files = (
+        "course.parquet history.parquet model.json model.safetensors probabilities.parquet report.parquet review.html "
+        "run.json summary.json"
+    )
     assert sorted(file.name for file in run.iterdir() if not file.name.startswith(".")) == files.split()
+    assert "noisesieve review" in done.stdout
+    assert "blue/900.png" in (run / "review.html").read_text()
     for name in ("summary", "run", "model"):
         validate(json.loads((run / f"{name}.json").read_text()), name)
     assert json.loads((run / "run.json").read_text())["complete"] is True

@@ -112,6 +112,7 @@ def test_keys_decide_the_page_remembers_and_apply_takes_the_download(
     tab.page.keyboard.type(str(suspects[2]["label"])[:3])
     tab.press("Enter")  # another class: the given one, so it is kept
     tab.press("ArrowRight", "ArrowLeft", "x")
+    assert tab.text("#progress-text") == "4 of 5 decided", tab.text("#live")
     tab.page.fill("#reviewer", "Ann, =1")
     tab.page.reload()
     assert tab.text("#progress-text") == "4 of 5 decided"
