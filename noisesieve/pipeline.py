@@ -184,7 +184,7 @@ def _record(
     training = {**scores.facts, "device": str(state.precision.device), "recipe": asdict(recipe)}
     summary = report.summarize(table, classes=classes, undecided=verdicts.undecided, facts=training)
     write_json(folder / "summary.json", summary)
-    save_model(folder, state, scores, recipe, classes)
+    save_model(folder, state, scores, verdicts, recipe, classes)
     _warn_of_lost_classes(summary, watcher)
     return report.read_report(folder)
 

@@ -106,6 +106,7 @@ class Scores:
     history: list[dict[str, Any]]
     facts: dict[str, Any]  # what the run decided for itself: flips, length of the warm-up
     torn: Bools | None = None  # (N,) two opinions name different classes beside the given one; None: only one was asked
+    saved: Floats | None = None  # (N, 2) by the saved weights alone: the given label's probability, is it flagged
     course: npt.NDArray[np.float32] | None = None  # (E, N) margins at the last E scorings, the last epoch's last
 
 
@@ -124,3 +125,4 @@ class Verdicts:
     label_probability: Floats
     corruption_probability: Floats
     undecided: int  # rows whose margin is zero within rounding
+    doubt: float = 0.0  # share of the suspects over which two opinions are torn

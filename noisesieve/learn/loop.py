@@ -120,6 +120,7 @@ class Loop:
             },
             torn=None if torn is None else torn.numpy(),
             course=None if state.course is None else state.course.numpy(),
+            saved=None if state.alone is None else state.alone.numpy(),
         )
 
     # Training: one epoch over the rows that passed the sieve.
@@ -236,6 +237,7 @@ class Loop:
             probs = self.scorer.score(state, everything)
             state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs
             state.prob_count += 1
+            state.alone = opinion.alone(probs, self.labels, self.recipe.sieve_eps) if last else None
             margins = self.margins_of(probs, everything)
         elif timeline.scores_after(state.epoch) and self.recipe.score_pass == "eval":
             if state.loop_eps is None:  # the first scores also choose the sieve's own floor

@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save
-from torch import nn
+from torch import Tensor, nn
 
 from noisesieve import __version__
 from noisesieve.errors import StateError
 from noisesieve.files import replacing, sha256_of, write_json
 from noisesieve.learn.backbones import build
+from noisesieve.learn.feed import Feed, Precision
+from noisesieve.learn.score import SCORE_BATCH, mean_probabilities
 from noisesieve.learn.state import State
-from noisesieve.records import Scores
+from noisesieve.records import Scores, Verdicts
 from noisesieve.settings import Recipe
+from noisesieve.sieve.calibrate import Curve, fit_curve
 
 SCHEMA_VERSION = 1
 
 
-def save_model(folder: Path, state: State, scores: Scores, recipe: Recipe, classes: list[str]) -> None:
+def save_model(
+    folder: Path, state: State, scores: Scores, verdicts: Verdicts, recipe: Recipe, classes: list[str]
+) -> None:
     """Write both files into a run folder."""
     weights = {name: value.contiguous().cpu() for name, value in state.average.state_dict().items()}
     with replacing(folder / "model.safetensors") as file:
@@ -38,9 +45,26 @@ def save_model(folder: Path, state: State, scores: Scores, recipe: Recipe, class
         "prior": scores.prior.tolist(),
         "beta": scores.beta,
         "sieve_eps": recipe.sieve_eps,
+        **_habits(scores, verdicts),
         "sha256": sha256_of(folder / "model.safetensors"),
     }
     write_json(folder / "model.json", document)
+
+
+def _habits(scores: Scores, verdicts: Verdicts) -> dict[str, Any]:
+    """How the saved weights, which are not the whole verdict, judge the rows they were trained on.
+
+    `base_rate`: how many of the rows that the scan kept they would flag. `calibration`: P(label wrong) over their
+    log-odds of the given label; None where the scan had too few rows of a kind.
+    """
+    assert scores.saved is not None
+    probs, flagged = scores.saved[:, 0], scores.saved[:, 1] > 0
+    kept = ~verdicts.corrupted
+    curve = fit_curve(torch.from_numpy(probs), torch.from_numpy(verdicts.corrupted), doubted=verdicts.doubt)
+    return {
+        "base_rate": {"flagged": int(flagged[kept].sum()), "of": int(kept.sum())},
+        "calibration": None if curve is None else asdict(curve),
+    }
 
 
 @dataclass(frozen=True)
@@ -52,6 +76,12 @@ class Model:
     classes: list[str]
     statistics: tuple[list[float], list[float]]  # mean and deviation of the pixels, a channel
     flip: bool
+    prior: list[float]
+    beta: float
+    sieve_eps: float
+    base_rate: dict[str, int] | None  # of an older run: not known
+    calibration: Curve | None
+    sha256: str
 
 
 def load_model(folder: Path, device: torch.device) -> Model:
@@ -72,8 +102,34 @@ def load_model(folder: Path, device: torch.device) -> Model:
     network = build(facts["backbone"], classes=len(facts["classes"]), image_size=facts["image_size"], seed=0)
     network.load_state_dict(load_file(weights))
     network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-    statistics = (facts["mean"], facts["std"])
-    return Model(network, facts["image_size"], facts["classes"], statistics, facts["flip"])
+    curve = facts.get("calibration")
+    return Model(
+        network=network,
+        image_size=facts["image_size"],
+        classes=facts["classes"],
+        statistics=(facts["mean"], facts["std"]),
+        flip=facts["flip"],
+        prior=facts["prior"],
+        beta=facts["beta"],
+        sieve_eps=facts["sieve_eps"],
+        base_rate=facts.get("base_rate"),
+        calibration=None if curve is None else Curve(**curve),
+        sha256=facts["sha256"],
+    )
+
+
+def rate(model: Model, feed: Feed, *, device: torch.device, pause: Callable[[int], None]) -> Tensor:
+    """Class probabilities (N, K) of every picture, one forward pass a view; `pause` hears how many are done."""
+    precision, found = Precision(device), []
+    rows = list(torch.arange(len(feed)).split(SCORE_BATCH))
+    with torch.inference_mode():
+        for images in feed.batches(rows):
+            plain = feed.normalize(images)
+            found.append(
+                mean_probabilities(model.network, [plain, plain.flip(3)] if model.flip else [plain], precision)
+            )
+            pause(len(images))
+    return torch.cat(found).clone() if found else torch.zeros((0, len(model.classes)), dtype=torch.float64)
 
 
 def weight_bytes(recipe: Recipe, classes: int) -> int:

@@ -46,6 +46,12 @@ def combine(state: State, probs: Tensor, labels: Tensor, weight: float) -> tuple
     return probs, torn
 
 
+def alone(probs: Tensor, labels: Tensor, eps: float) -> Tensor:
+    """What the weights that are kept say without any other opinion, (N, 2): f[y], and whether they flag the row."""
+    flagged = margin(probs, labels, eps) >= 0
+    return torch.stack((probs.gather(1, labels[:, None]).squeeze(1), flagged.double()), dim=1)
+
+
 def _torn(probs: Tensor, opinion: Tensor, labels: Tensor) -> Tensor:
     """(N,): true where the two name different classes beside the given one."""
     return alternative(probs, labels) != alternative(opinion, labels)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from noisesieve.errors import TrainingError
-from noisesieve.learn.feed import Feed
+from noisesieve.learn.feed import Feed, Precision
 from noisesieve.learn.state import State
 from noisesieve.learn.world import World
 
@@ -55,9 +55,16 @@ class Scorer:
         views = [images.flip(3)] if mirrored else [images]
         if mirrored is None and state.flip:
             views.append(images.flip(3))
-        total = torch.zeros((len(images), self._classes), dtype=torch.float64)
-        for view in views:
-            with state.precision.autocast():
-                logits = state.average(view)
-            total += logits.cpu().double().softmax(dim=1)
-        return total / len(views)
+        return mean_probabilities(state.average, views, state.precision)
+
+
+def mean_probabilities(network: nn.Module, views: list[Tensor], precision: Precision) -> Tensor:
+    """Class probabilities (B, K) in float64, averaged over the views of a batch."""
+    total: Tensor | None = None
+    for view in views:
+        with precision.autocast():
+            logits = network(view)
+        probs = logits.cpu().double().softmax(dim=1)
+        total = probs if total is None else total + probs
+    assert total is not None
+    return total / len(views)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -24,11 +25,35 @@ def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor
     few rows of a kind it is 1 - f[y], the model's own word. `doubted` is the share of suspects whose picture two
     opinions take for different things: a network that cannot say what they show cannot be sure what they do not.
     """
-    plain = 1 - label_probs
+    curve = fit_curve(label_probs, corrupted, doubted=doubted)
+    return _monotone(1 - label_probs if curve is None else on_curve(curve, label_probs), order)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """P(label wrong) as a logistic curve over the log-odds of the given label, up to a ceiling."""
+
+    slope: float
+    middle: float
+    shift: float
+    ceiling: float
+
+
+def fit_curve(label_probs: Tensor, corrupted: Tensor, *, doubted: float = 0.0) -> Curve | None:
+    """The curve of these rows, or None where there are too few of a kind."""
     if min(int(corrupted.sum()), int((~corrupted).sum())) < FEWEST:
-        return _monotone(plain, order)
-    odds = torch.logit(label_probs.clamp(1e-12, 1 - 1e-12)).clamp(-REACH, REACH)
-    return _monotone(_posterior(odds, corrupted) * trust(doubted), order)
+        return None
+    return Curve(*_mixture(_odds(label_probs), corrupted), trust(doubted))
+
+
+def on_curve(curve: Curve, label_probs: Tensor) -> Tensor:
+    """P(label wrong) of rows, (N,)."""
+    risen = torch.sigmoid(curve.slope * (_odds(label_probs) - curve.middle) + curve.shift)
+    return risen.clamp(1e-6, 1 - 1e-6) * curve.ceiling
+
+
+def _odds(label_probs: Tensor) -> Tensor:
+    return torch.logit(label_probs.clamp(1e-12, 1 - 1e-12)).clamp(-REACH, REACH)
 
 
 def doubt(torn: Tensor, suspects: Tensor) -> float:
@@ -57,8 +82,8 @@ def trust(doubted: float) -> float:
     return 1 - min(MOST_MISTAKEN, (doubted / MISTAKEN_AT) ** 3)
 
 
-def _posterior(odds: Tensor, corrupted: Tensor) -> Tensor:
-    """The share of the lower component at each row, by expectation-maximisation.
+def _mixture(odds: Tensor, corrupted: Tensor) -> tuple[float, float, float]:
+    """Slope, middle and shift of the lower component's share at each row, by expectation-maximisation.
 
     Both components have one spread, so that the posterior is a logistic curve: monotone, without odd tails.
     """
@@ -70,12 +95,13 @@ def _posterior(odds: Tensor, corrupted: Tensor) -> Tensor:
         variance = squares.mean().clamp(min=1.0)
         middle = (means[0] + means[1]) / 2
         slope = (means[0] - means[1]) / variance
-        updated = torch.sigmoid(slope * (odds - middle) + torch.log(masses[0] / masses[1]))
+        shift = torch.log(masses[0] / masses[1])
+        updated = torch.sigmoid(slope * (odds - middle) + shift)
         settled = float((updated - member).abs().max()) < 1e-6
         member = updated.clamp(1e-6, 1 - 1e-6)
         if settled:
             break
-    return member
+    return float(slope), float(middle), float(shift)
 
 
 def _monotone(values: Tensor, order: Tensor) -> Tensor:
