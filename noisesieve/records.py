@@ -125,4 +125,3 @@ class Verdicts:
     label_probability: Floats
     corruption_probability: Floats
     undecided: int  # rows whose margin is zero within rounding
-    doubt: float = 0.0  # share of the suspects over which two opinions are torn

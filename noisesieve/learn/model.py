@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from noisesieve.learn.score import SCORE_BATCH, mean_probabilities
 from noisesieve.learn.state import State
 from noisesieve.records import Scores, Verdicts
 from noisesieve.settings import Recipe
-from noisesieve.sieve.calibrate import Curve, fit_curve
+from noisesieve.sieve.calibrate import knots
 
 SCHEMA_VERSION = 1
 
@@ -54,16 +54,17 @@ def save_model(
 def _habits(scores: Scores, verdicts: Verdicts) -> dict[str, Any]:
     """How the saved weights, which are not the whole verdict, judge the rows they were trained on.
 
-    `base_rate`: how many of the rows that the scan kept they would flag. `calibration`: P(label wrong) over their
-    log-odds of the given label; None where the scan had too few rows of a kind.
+    `base_rate`: how many of the rows that the scan kept they would flag. `calibration`: P(label wrong) as a broken
+    line over their ln f[y].
     """
     assert scores.saved is not None
     probs, flagged = scores.saved[:, 0], scores.saved[:, 1] > 0
     kept = ~verdicts.corrupted
-    curve = fit_curve(torch.from_numpy(probs), torch.from_numpy(verdicts.corrupted), doubted=verdicts.doubt)
+    chances = torch.from_numpy(verdicts.corruption_probability)
+    places, values = knots(torch.from_numpy(probs), chances, torch.from_numpy(verdicts.corrupted))
     return {
         "base_rate": {"flagged": int(flagged[kept].sum()), "of": int(kept.sum())},
-        "calibration": None if curve is None else asdict(curve),
+        "calibration": {"log_probability": places, "chance": values},
     }
 
 
@@ -79,8 +80,8 @@ class Model:
     prior: list[float]
     beta: float
     sieve_eps: float
-    base_rate: dict[str, int] | None  # of an older run: not known
-    calibration: Curve | None
+    base_rate: dict[str, int] | None  # not known of an older run, as the next
+    calibration: tuple[list[float], list[float]] | None
     sha256: str
 
 
@@ -102,7 +103,7 @@ def load_model(folder: Path, device: torch.device) -> Model:
     network = build(facts["backbone"], classes=len(facts["classes"]), image_size=facts["image_size"], seed=0)
     network.load_state_dict(load_file(weights))
     network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-    curve = facts.get("calibration")
+    line = facts.get("calibration")
     return Model(
         network=network,
         image_size=facts["image_size"],
@@ -113,7 +114,7 @@ def load_model(folder: Path, device: torch.device) -> Model:
         beta=facts["beta"],
         sieve_eps=facts["sieve_eps"],
         base_rate=facts.get("base_rate"),
-        calibration=None if curve is None else Curve(**curve),
+        calibration=None if line is None else (line["log_probability"], line["chance"]),
         sha256=facts["sha256"],
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -15,45 +14,51 @@ FEWEST = 20  # rows of either kind below which a mixture means nothing
 ROUNDS = 100
 MISTAKEN_AT = 0.245  # doubt at which the fitted law would call every suspect a mistake
 MOST_MISTAKEN = 0.5  # about what was measured at the largest doubt: beyond it the law is not followed
+FALL = 0.75  # how fast suspects become less certain along their ranking: on hard photos from .9 to .2, by a like law
+CORNERS = 16  # of the broken line, on either side of the verdict
 REACH = 16.0  # log-odds beyond this are one place
 
 
 def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor, *, doubted: float = 0.0) -> Tensor:
     """P(label wrong), (N,) in [0, 1], never rising along `order` (most suspicious row first).
 
-    A two-component Gaussian mixture on the log-odds of the given label, begun at the verdict's split. With too
-    few rows of a kind it is 1 - f[y], the model's own word. `doubted` is the share of suspects whose picture two
-    opinions take for different things: a network that cannot say what they show cannot be sure what they do not.
+    A two-component Gaussian mixture on the log-odds of the given label, begun at the verdict's split, says it of rows
+    that pass. Of the suspects a falling curve does, whose mean is the share that will prove wrong: `trust(doubted)`,
+    where `doubted` is the share of suspects whose picture two opinions take for different things. A network that cannot
+    say what they show cannot be sure what they do not. With too few rows of a kind it is 1 - f[y].
     """
-    curve = fit_curve(label_probs, corrupted, doubted=doubted)
-    return _monotone(1 - label_probs if curve is None else on_curve(curve, label_probs), order)
+    suspects = int(corrupted.sum())
+    if min(suspects, len(corrupted) - suspects) < FEWEST:
+        return _monotone(1 - label_probs, order)
+    odds = torch.logit(label_probs.clamp(1e-12, 1 - 1e-12)).clamp(-REACH, REACH)
+    place = torch.empty_like(label_probs)
+    place[order] = (torch.arange(len(order)).to(place) + 0.5) / suspects  # of a suspect: 0 the worst, 1 the last
+    falling = 1 - (1 + FALL) * (1 - trust(doubted)) * place.clamp(max=1.0) ** FALL
+    return _monotone(torch.where(corrupted, falling, _posterior(odds, corrupted) * trust(doubted)), order)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """P(label wrong) as a logistic curve over the log-odds of the given label, up to a ceiling."""
-
-    slope: float
-    middle: float
-    shift: float
-    ceiling: float
-
-
-def fit_curve(label_probs: Tensor, corrupted: Tensor, *, doubted: float = 0.0) -> Curve | None:
-    """The curve of these rows, or None where there are too few of a kind."""
-    if min(int(corrupted.sum()), int((~corrupted).sum())) < FEWEST:
-        return None
-    return Curve(*_mixture(_odds(label_probs), corrupted), trust(doubted))
+def knots(label_probs: Tensor, chances: Tensor, corrupted: Tensor) -> tuple[list[float], list[float]]:
+    """P(label wrong) as a broken line over ln f[y], for rows that are scored later: the corners, left to right."""
+    logs, corners = label_probs.clamp(min=1e-300).log(), []
+    for group in (corrupted, ~corrupted):
+        rows = torch.nonzero(group).flatten()
+        for part in rows[logs[rows].argsort()].tensor_split(CORNERS):
+            if len(part):
+                corners.append((float(logs[part].mean()), float(chances[part].mean())))
+    corners.sort()
+    places, values = zip(*corners, strict=True)
+    never_rising = torch.tensor(values).cummin(0).values
+    return list(places), never_rising.tolist()
 
 
-def on_curve(curve: Curve, label_probs: Tensor) -> Tensor:
-    """P(label wrong) of rows, (N,)."""
-    risen = torch.sigmoid(curve.slope * (_odds(label_probs) - curve.middle) + curve.shift)
-    return risen.clamp(1e-6, 1 - 1e-6) * curve.ceiling
-
-
-def _odds(label_probs: Tensor) -> Tensor:
-    return torch.logit(label_probs.clamp(1e-12, 1 - 1e-12)).clamp(-REACH, REACH)
+def on_knots(corners: tuple[list[float], list[float]], label_probs: Tensor) -> Tensor:
+    """P(label wrong) of rows by such a line, (N,)."""
+    logs = label_probs.clamp(min=1e-300).log()
+    places, values = (torch.tensor(part, dtype=torch.float64) for part in corners)
+    right = torch.searchsorted(places, logs).clamp(1, len(places) - 1)
+    left = right - 1
+    share = ((logs - places[left]) / (places[right] - places[left]).clamp(min=1e-12)).clamp(0.0, 1.0)
+    return values[left] + share * (values[right] - values[left])
 
 
 def doubt(torn: Tensor, suspects: Tensor) -> float:
@@ -82,8 +87,8 @@ def trust(doubted: float) -> float:
     return 1 - min(MOST_MISTAKEN, (doubted / MISTAKEN_AT) ** 3)
 
 
-def _mixture(odds: Tensor, corrupted: Tensor) -> tuple[float, float, float]:
-    """Slope, middle and shift of the lower component's share at each row, by expectation-maximisation.
+def _posterior(odds: Tensor, corrupted: Tensor) -> Tensor:
+    """The share of the lower component at each row, by expectation-maximisation.
 
     Both components have one spread, so that the posterior is a logistic curve: monotone, without odd tails.
     """
@@ -95,13 +100,12 @@ def _mixture(odds: Tensor, corrupted: Tensor) -> tuple[float, float, float]:
         variance = squares.mean().clamp(min=1.0)
         middle = (means[0] + means[1]) / 2
         slope = (means[0] - means[1]) / variance
-        shift = torch.log(masses[0] / masses[1])
-        updated = torch.sigmoid(slope * (odds - middle) + shift)
+        updated = torch.sigmoid(slope * (odds - middle) + torch.log(masses[0] / masses[1]))
         settled = float((updated - member).abs().max()) < 1e-6
         member = updated.clamp(1e-6, 1 - 1e-6)
         if settled:
             break
-    return float(slope), float(middle), float(shift)
+    return member
 
 
 def _monotone(values: Tensor, order: Tensor) -> Tensor:

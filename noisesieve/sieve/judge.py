@@ -51,5 +51,4 @@ def judge(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdic
         label_probability=label_probs.numpy(),
         corruption_probability=chance.numpy(),
         undecided=undecided(decision.margin),
-        doubt=doubted,
     )
