@@ -209,6 +209,60 @@ class ApplySettings:
             raise UsageError("No decisions.", "Name a file of decisions, or pass --accept-above 0.95.")
 
 
+@dataclass(frozen=True)
+class Limit:
+    """A share (`5%`, `0.05`) or a count (`12`)."""
+
+    value: float
+    is_share: bool
+    text: str
+
+
+def limit(text: str, option: str) -> Limit:
+    """A limit as people write it."""
+    number, percent = (text[:-1], True) if text.endswith("%") else (text, False)
+    try:
+        value = float(number)
+    except ValueError:
+        value = -1.0
+    is_share = percent or not number.isdecimal()
+    value = value / 100 if percent else value
+    if not (0 <= value <= 1 if is_share else value >= 0):
+        raise UsageError(f"{option} {text}: neither a share (5%, 0.05) nor a count (12).")
+    return Limit(value, is_share, text)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a batch may be like; None: no such rule."""
+
+    max_corrupted: Limit | None = Limit(0.05, True, "5%")
+    max_class_corrupted: Limit | None = None
+    max_unreadable: Limit | None = Limit(0, False, "0")
+    max_unknown_classes: int | None = 0
+    min_examples: int | None = 1
+    confidence: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.confidence is not None and not 0.5 <= self.confidence < 1:
+            raise UsageError(f"--confidence {self.confidence:g}: must lie between 0.5 and 1, such as 0.95.")
+
+
+@dataclass(frozen=True)
+class CheckSettings:
+    """One `noisesieve check`."""
+
+    source: SourceSettings
+    model: Path
+    output: Path | None = None
+    policy: Policy = field(default_factory=Policy)
+    waivers: Path | None = None  # None: the file of that name in the working folder, where there is one
+    group_by: str | None = None
+    device: str = "auto"
+    pixels: PixelSettings = field(default_factory=PixelSettings)
+    force: bool = False
+
+
 def _refuse_no_share(option: str, value: float | None) -> None:
     if value is not None and not 0 <= value <= 1:
         raise UsageError(f"{option} {value:g}: must lie between 0 and 1.")

@@ -46,9 +46,9 @@ class Report:
 
     @property
     def corrupted(self) -> pa.Table:
-        """The suspects, most suspicious first."""
+        """The suspects, most suspicious first; a waived row is none."""
         mask = pc.equal(self.table["verdict"].cast(pa.string()), "corrupted")
-        return self.table.filter(mask).sort_by("rank")
+        return self.table.filter(pc.and_(mask, pc.invert(self.table["waived"]))).sort_by("rank")
 
     @property
     def summary(self) -> dict[str, Any]:

@@ -24,7 +24,9 @@ def summarize(table: pa.Table, *, classes: list[str], undecided: int, facts: dic
     """Counts, noise rates with intervals, confusions, duplicates, and what the run decided for itself."""
     verdict = table["verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
     paper = table["paper_verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
-    corrupted = verdict == "corrupted"
+    waived = table["waived"].to_numpy(zero_copy_only=False)
+    flagged = verdict == "corrupted"
+    corrupted = flagged & ~waived
     readable = verdict != "unreadable"
     counts = Counter(verdict.tolist())
     return {
@@ -32,7 +34,8 @@ def summarize(table: pa.Table, *, classes: list[str], undecided: int, facts: dic
         "examples": len(table),
         "readable": int(readable.sum()),
         "clean": counts["clean"],
-        "corrupted": counts["corrupted"],
+        "corrupted": int(corrupted.sum()),
+        "waived": int((flagged & waived).sum()),
         "unreadable": counts["unreadable"],
         "undecided": undecided,
         "paper_corrupted": int((paper == "corrupted").sum()),
@@ -83,14 +86,16 @@ def _classes(table: pa.Table, classes: list[str], corrupted: Bools, readable: Bo
 
 
 def _confusions(table: pa.Table) -> list[dict[str, Any]]:
-    pairs = table.select(["label", "suggested_label"]).filter(pc.is_valid(table["suggested_label"]))
+    suspect = pc.and_(pc.is_valid(table["suggested_label"]), pc.invert(table["waived"]))
+    pairs = table.select(["label", "suggested_label"]).filter(suspect)
     counted = Counter(zip(pairs["label"].to_pylist(), pairs["suggested_label"].to_pylist(), strict=True))
     ordered = sorted(counted.items(), key=lambda item: (-item[1], natural_key(item[0][0]), natural_key(item[0][1])))
     return [{"given": given, "suggested": to, "count": count} for (given, to), count in ordered[:TOP_CONFUSIONS]]
 
 
 def _suspects(table: pa.Table) -> list[dict[str, Any]]:
-    chosen = table.filter(pc.equal(table["verdict"].cast(pa.string()), "corrupted")).sort_by("rank")
+    suspect = pc.and_(pc.equal(table["verdict"].cast(pa.string()), "corrupted"), pc.invert(table["waived"]))
+    chosen = table.filter(suspect).sort_by("rank")
     columns = ["id", "label", "suggested_label", "corruption_probability", "label_probability", "margin"]
     rows: list[dict[str, Any]] = chosen.select(columns).slice(0, TOP_SUSPECTS).to_pylist()
     return rows

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from noisesieve.records import Floats, Index, Ints, Looks, Scores, Verdicts
+from noisesieve.records import Bools, Floats, Index, Ints, Looks, Scores, Verdicts
 from noisesieve.report.schema import COLUMNS, LOW_EVIDENCE, SPLIT, TOP, carried_name
 
 
@@ -25,6 +25,9 @@ class Findings:
     codes: Ints  # (N,) the given label of each readable row as a number
     scores: Scores
     verdicts: Verdicts
+    unknown: Bools | None = None  # of all rows: readable, but of a class that the model does not know
+    seen: Bools | None = None  # of all rows: its content was in the training data; None: every readable row's was
+    waived: Bools | None = None  # of all rows
 
 
 def build(found: Findings) -> pa.Table:
@@ -47,8 +50,8 @@ def build(found: Findings) -> pa.Table:
         "regularized_loss": spread.numbers(verdicts.regularized_loss),
         "threshold": spread.numbers(verdicts.threshold),
         "margin": spread.numbers(verdicts.margin),
-        "verdict": spread.verdict(verdicts.corrupted),
-        "paper_verdict": spread.verdict(verdicts.paper_corrupted),
+        "verdict": spread.verdict(verdicts.corrupted, found.unknown),
+        "paper_verdict": spread.verdict(verdicts.paper_corrupted, found.unknown),
         "rank": spread.numbers(verdicts.rank),
         "predicted_label": spread.words(names, predicted),
         "predicted_probability": spread.numbers(top_probs[:, 0]),
@@ -57,8 +60,8 @@ def build(found: Findings) -> pa.Table:
         "corruption_probability": spread.numbers(verdicts.corruption_probability.astype(np.float32)),
         "flagged_epochs": spread.numbers(found.scores.flagged_epochs.astype(np.float32)),
         "low_evidence": spread.flags(counts[found.codes] < LOW_EVIDENCE),
-        "waived": np.zeros(total, dtype=np.bool_),
-        "in_training": spread.flags(np.ones(len(found.rows), dtype=np.bool_)),
+        "waived": np.zeros(total, dtype=np.bool_) if found.waived is None else found.waived,
+        "in_training": ~spread.unreadable if found.seen is None else found.seen,
         "source_line": pa.nulls(total, pa.int64()) if index.lines is None else index.lines,
         "status": found.looks.status,
         "sha256": found.looks.sha256,
@@ -114,9 +117,13 @@ class _Spread:
         hidden = self.unreadable if where is None else self.unreadable | ~where[self.source]
         return names.take(pa.array(codes[self.source], mask=hidden))
 
-    def verdict(self, corrupted: npt.NDArray[np.bool_]) -> pa.Array:
+    def verdict(self, corrupted: Bools, unknown: Bools | None) -> pa.Array:
         codes = np.where(self.unreadable, 2, corrupted[self.source].astype(np.int8)).astype(np.int8)
-        return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(["clean", "corrupted", "unreadable"]))
+        words = ["clean", "corrupted", "unreadable"]
+        if unknown is not None:
+            codes[unknown] = 3
+            words.append("unknown")
+        return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words))
 
     def lists(self, flat: pa.Array, width: int) -> pa.Array:
         """Lists of `width` values; a row that could not be read has null, and takes no values."""

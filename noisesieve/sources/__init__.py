@@ -22,8 +22,8 @@ SOURCES: dict[str, Callable[[SourceSettings], Index]] = {
 }
 
 
-def read(settings: SourceSettings) -> Index:
-    """Index the dataset; rows keep a natural, stable order."""
+def read(settings: SourceSettings, *, least_classes: int = 2) -> Index:
+    """Index the dataset; rows keep a natural, stable order. A sieve needs two classes, a saved model none."""
     index = SOURCES[kind_of(settings.path)](settings)
     if settings.split is not None:
         index = _one_split(index, settings.split)
@@ -31,7 +31,7 @@ def read(settings: SourceSettings) -> Index:
         raise InputError(f"{settings.path}: the table has no rows.", "List an image a row, with its label.")
     if settings.limit is not None:
         index = index.take(stratified(index.labels, settings.limit, seed=settings.limit_seed))
-    if len(set(index.labels)) < 2:
+    if len(set(index.labels)) < least_classes:
         raise InputError(
             f"{settings.path}: every row has the label {index.labels[0]!r}; a sieve needs at least two classes.",
             folder.one_class_hint(settings.path) if index.kind == "folder" else "Is --label-column right?",

@@ -1,0 +1,36 @@
+"""GitHub Actions: annotations at the lines of the table, and the step's summary."""
+
+from __future__ import annotations
+
+from noisesieve.gate.verdict import Verdict, told
+
+MOST_ANNOTATIONS = 10  # a step shows no more
+MOST_SUMMARY = 2**20 - 1024  # bytes
+
+
+def commands(verdict: Verdict) -> list[str]:
+    """Workflow commands: the failed rules as errors, then the worst suspects as warnings."""
+    lines = [
+        f"::error title={_property(f'noisesieve {rule.name}')}::{_message(f'{rule.measured}; limit {rule.limit}')}"
+        for rule in verdict.rules
+        if not rule.passed
+    ]
+    for row in verdict.suspects[: MOST_ANNOTATIONS - len(lines)]:
+        file, line = verdict.spot(row)
+        where = f"file={_property(file)},line={line},title={_property('Suspected mislabel')}"
+        lines.append(f"::warning {where}::{_message(told(row))}")
+    return lines
+
+
+def summary(markdown: str) -> str:
+    """Markdown that fits the step summary."""
+    blob = markdown.encode()
+    return markdown if len(blob) <= MOST_SUMMARY else blob[:MOST_SUMMARY].decode("utf-8", "ignore") + "\n…\n"
+
+
+def _message(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _message(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,44 @@
+"""Markdown: the gate on one page, for a pull request or a step summary."""
+
+from __future__ import annotations
+
+import re
+
+from noisesieve.gate.verdict import Verdict
+from noisesieve.names import printable
+
+SHOWN = 20
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&-])")
+
+
+def render(verdict: Verdict) -> str:
+    """Rules, then the worst suspects."""
+    batch = verdict.batch
+    lines = [
+        f"### noisesieve check: {'passed' if verdict.passed else 'FAILED'}",
+        "",
+        f"{escape(verdict.name)}: {batch.scored:,} of {batch.examples:,} images scored, {batch.corrupted:,} suspects"
+        + (f", {batch.waived:,} waived" if batch.waived else ""),
+        "",
+        "| rule | limit | measured | |",
+        "|---|---|---|---|",
+        *(
+            f"| {rule.name} | {escape(rule.limit)} | {escape(rule.measured)} | {'pass' if rule.passed else '**fail**'} |"
+            for rule in verdict.rules
+        ),
+        "",
+        *(f"- {escape(note)}" for note in verdict.notes),
+    ]
+    if verdict.suspects:
+        lines += ["", "| suspect | given | looks like | P(wrong) |", "|---|---|---|---:|"]
+        for row in verdict.suspects[:SHOWN]:
+            cells = (row["path"] or row["id"], row["label"], row["suggested_label"] or "?")
+            lines.append(f"| {' | '.join(map(escape, cells))} | {row['corruption_probability']:.0%} |")
+        if batch.corrupted > SHOWN:
+            lines += ["", f"and {batch.corrupted - SHOWN:,} more"]
+    return "\n".join(lines) + "\n"
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return _SPECIAL.sub(r"\\\1", printable(text))
