@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torch.nn.functional import normalize
 
 from noisesieve import pixels
-from noisesieve.errors import InputError, NoisesieveError
+from noisesieve.errors import InputError, NoisesieveError, StateError
 from noisesieve.learn.embed import embed
 from noisesieve.learn.feed import Feed
 from noisesieve.learn.model import load_model
 from noisesieve.records import Index, Ints
-from noisesieve.reopen import index_of
+from noisesieve.reopen import index_of, pixels_of
 from noisesieve.report import Report
-from noisesieve.settings import PixelSettings
 from noisesieve.watch import Watcher
 
 NEAREST = 3
 COMPARED = 1000  # clean pictures of a class that are compared, evenly drawn where there are more
+COMPARED_IDS = 20_000  # with a typo; more would take seconds
 SCORES = ("loss", "regularizer", "regularized_loss", "threshold", "margin")
 WORDS = ("predicted_label", "predicted_probability", "label_probability", "suggested_label", "corruption_probability")
 
@@ -71,7 +73,7 @@ def find_row(report: Report, name: str) -> int:
     if name.isdecimal() and int(name) < len(ids):
         return int(name)
     ends = [known for known in ids if known.endswith(f"/{name}")]
-    close = ends or difflib.get_close_matches(name, ids[:100_000], n=3)
+    close = ends or difflib.get_close_matches(name, ids[:COMPARED_IDS], n=3)
     hint = f"Did you mean {' or '.join(map(repr, close[:3]))}?" if close else "Ids are in the report's column id."
     raise InputError(f"{name!r}: no such row in the run.", hint)
 
@@ -81,7 +83,10 @@ def course_of(report: Report, row: int) -> dict[str, Any] | None:
     file = report.path.parent / "course.parquet"
     if not file.exists():
         return None
-    found = pq.read_table(file, filters=[("row", "=", row)])
+    try:
+        found = pq.read_table(file, filters=[("row", "=", row)])
+    except (pa.ArrowException, OSError) as error:
+        raise StateError(f"{file}: damaged ({error}).", "Scan again with --force.") from error
     if len(found) == 0:
         return None
     margins = found["margins"][0].as_py()
@@ -109,11 +114,12 @@ def neighbours(
     }
     rows = np.unique(np.concatenate(([row], *groups.values()))).astype(np.int64)
     part = index.take(rows)
-    looks = pixels.look(part, PixelSettings(), watcher, pause=pause)
+    settings = replace(pixels_of(report), cache=False)  # a few pictures: not worth an entry of their own
+    looks = pixels.look(part, settings, watcher, pause=pause)
     decoded = pixels.decode(
         part,
         looks,
-        PixelSettings(),
+        settings,
         watcher,
         size=model.image_size,
         scratch=report.path.parent / "scratch",
@@ -123,7 +129,8 @@ def neighbours(
     feed = Feed(decoded.pixels, torch.device("cpu"), statistics=model.statistics)
     features = normalize(embed(model.network, feed, len(seen), flip=model.flip), dim=1)
     place = {int(r): i for i, r in enumerate(seen.tolist())}
-    if row not in place:
+    if row not in place or looks.sha256[int(np.searchsorted(rows, row))] != facts["sha256"]:
+        watcher.warn("The picture is gone or changed since the run: no neighbours.")
         return []
     likeness = (features @ features[place[row]]).tolist()
     ids = report.table["id"].to_pylist()

@@ -22,6 +22,8 @@ MARK = ".noisesieve"  # in a folder that we made, and may replace
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that takes the place of `path` when the block ends well, synced; else nothing changes."""
+    if not path.name:
+        raise OutputError(f"{path}: is a folder.", "Choose the name of a file.")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +68,13 @@ def filling(path: Path, *, folder: bool, force: bool) -> Iterator[Path]:
         yield place
         if path.exists():
             path.replace(old)
-        place.replace(path)
+        try:
+            place.replace(path)
+        except OSError:
+            if old.exists():
+                old.replace(path)  # what was there is there again
+            raise
+        shutil.rmtree(old, ignore_errors=True)
         sync_folder(path.parent)
     except OSError as error:
         raise OutputError(
@@ -75,7 +83,6 @@ def filling(path: Path, *, folder: bool, force: bool) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
 
 
 def sync_file(path: Path) -> None:

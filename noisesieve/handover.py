@@ -1,4 +1,4 @@
-"""After the scan: the run shown, handed over, taken back, explained. Read pipeline.py first.
+"""After the scan: the run shown, handed over, taken back. Read pipeline.py first.
 
 SHOW      review    report + pictures   → review.html
 HAND OVER exports   report + pictures   → the annotator's format
@@ -8,6 +8,9 @@ TAKE BACK decisions decision files      → outcomes, checked against the report
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,19 +24,19 @@ from noisesieve import __version__, decisions, exports, pixels, sources
 from noisesieve.decisions.resolve import audit_table
 from noisesieve.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.exports import EXPORTS, Export, Parcel
-from noisesieve.exports.tables import write_csv
-from noisesieve.files import filling, replacing, write_json
+from noisesieve.exports.parcel import Lost
+from noisesieve.exports.tables import fill_csv
+from noisesieve.files import filling, replacing
+from noisesieve.names import leads_out
 from noisesieve.pixels.decode import Unreadable
 from noisesieve.records import Index
-from noisesieve.reopen import index_of, same_rows, settings_of
+from noisesieve.reopen import index_of, pixels_of, same_rows, settings_of
 from noisesieve.report import Report
-from noisesieve.review import LIMIT as LIMIT
 from noisesieve.review import choose, gather, render
-from noisesieve.review.facts import leads_out
 from noisesieve.settings import ApplySettings, ExportSettings, PixelSettings, SourceSettings
 from noisesieve.sources.rewrite import rewrite
 from noisesieve.sources.tree import plant_tree
-from noisesieve.sources.write import table_kind, write_table
+from noisesieve.sources.write import fill_table, table_kind
 from noisesieve.watch import Watcher
 
 Pause = Callable[[], None]
@@ -47,11 +50,11 @@ def review(report: Report, index: Index, out: Path, *, limit: int, watcher: Watc
     """Write the review page. A picture that changed since the run, or lies outside the dataset, is not shown."""
     rows = choose(report, limit)
     paths, hashes = report.table["path"].to_pylist(), report.table["sha256"].to_pylist()
-    shown = np.array([row for row in rows.tolist() if not leads_out(paths[row])], dtype=np.int64)
+    shown = np.array([row for row in rows.tolist() if not leads_out(paths[row] or "")], dtype=np.int64)
     made = pixels.thumbnails(
         index,
         shown,
-        PixelSettings(),
+        pixels_of(report),
         watcher,
         sha256=[hashes[row] for row in shown.tolist()],
         longest=THUMBNAIL,
@@ -65,6 +68,18 @@ def review(report: Report, index: Index, out: Path, *, limit: int, watcher: Watc
         watcher.warn(f"{lost:,} pictures are gone or changed since the run: the page shows none for them.")
 
 
+def refuse_dataset(report: Report, out: Path, data: Path | None, root: Path | None) -> None:
+    """Nothing of ours goes into the dataset."""
+    try:
+        source = settings_of(report, data, root).source
+    except InputError:
+        return  # the dataset is not there: nothing to spoil
+    if source.path.is_dir() and out.resolve().is_relative_to(source.path.resolve()):
+        raise OutputError(f"{out}: lies inside the dataset.", "Choose a place outside with -o.")
+    if out.exists() and out.samefile(source.path):
+        raise OutputError(f"{out}: is the dataset itself.", "Choose another name with -o.")
+
+
 # HAND OVER
 
 
@@ -74,29 +89,28 @@ def export(report: Report, settings: ExportSettings, *, watcher: Watcher, pause:
         raise UsageError(f"--to {settings.format}: unknown.", f"Choose {', '.join(EXPORTS)}.")
     kind = EXPORTS[settings.format]
     out = settings.output or report.path.parent / kind.name.format(only=_word(settings.only))
-    source = settings_of(report, settings.data, settings.root).source if kind.pictures else None
-    _refuse_dataset(report, out, source)
+    refuse_dataset(report, out, settings.data, settings.root)
     chosen = exports.pick(report, only=settings.only, top=settings.top, least=settings.min_probability)
     if kind.pictures:
         chosen = chosen.filter(pc.equal(chosen["status"], "ok"))
     if len(chosen) == 0:
         raise InputError(f"{report.path.parent}: no rows to export with these options.", "Loosen them, or --only all.")
-    rows = chosen.to_pylist()
-    parcel = Parcel(
-        rows=rows,
-        classes=report.facts["classes"],
-        out=out,
-        only=settings.only,
-        version=__version__,
-        link=settings.files == "link",
-        image_prefix=settings.image_prefix,
-    )
-    if kind.pictures:
-        index = index_of(report, settings.data, settings.root)
-        parcel = _with_pictures(parcel, kind, index, settings, watcher, pause)
     with filling(out, folder=kind.folder, force=settings.force) as place:
-        notes = kind.write(replace(parcel, out=place))
-    return {"output": str(out), "format": settings.format, "rows": len(rows), "only": settings.only, "notes": notes}
+        parcel = Parcel(
+            table=chosen,
+            classes=report.facts["classes"],
+            out=place,
+            shown=out,
+            version=__version__,
+            link=settings.files == "link",
+            image_prefix=settings.image_prefix,
+        )
+        if kind.pictures:
+            index = index_of(report, settings.data, settings.root)
+            parcel = _with_pictures(parcel, kind, index, settings, pixels_of(report), watcher, pause)
+        made = kind.write(parcel)
+    result = {"output": str(out), "format": settings.format, "rows": made.rows, "only": settings.only}
+    return {**result, "notes": made.notes}
 
 
 def _word(only: str) -> str:
@@ -104,9 +118,16 @@ def _word(only: str) -> str:
 
 
 def _with_pictures(
-    parcel: Parcel, kind: Export, index: Index, settings: ExportSettings, watcher: Watcher, pause: Pause
+    parcel: Parcel,
+    kind: Export,
+    index: Index,
+    settings: ExportSettings,
+    pixel_settings: PixelSettings,
+    watcher: Watcher,
+    pause: Pause,
 ) -> Parcel:
-    places = [index.places(row["row"]) for row in parcel.rows]
+    rows, hashes = parcel.table["row"].to_pylist(), parcel.table["sha256"].to_pylist()
+    places = [index.places(row) for row in rows]
     embedded = places[0].column is not None
     if embedded and kind.pictures != "bytes":
         raise InputError(
@@ -115,30 +136,23 @@ def _with_pictures(
         )
 
     def fetch(i: int) -> bytes:
+        pause()
         try:
-            return pixels.fetch(places[i])
+            blob = pixels.fetch(places[i])
         except Unreadable as error:
-            raise OSError(str(error)) from error
+            raise Lost from error
+        if hashlib.sha256(blob).hexdigest() != hashes[i]:
+            raise Lost
+        return blob
 
     sizes = None
     if kind.pictures == "sizes":
-        rows = np.array([row["row"] for row in parcel.rows], dtype=np.int64)
-        looks = pixels.look(index, PixelSettings(), watcher, rows=rows, pause=pause)
+        looks = pixels.look(index, pixel_settings, watcher, rows=np.array(rows, dtype=np.int64), pause=pause)
         sizes = list(zip(looks.width.tolist(), looks.height.tolist(), strict=True))
+        if lost := int((~looks.readable).sum()):
+            watcher.warn(f"{lost:,} pictures can no longer be read: their size is given as 0 x 0.")
     files = [None if embedded else place.file for place in places]
     return replace(parcel, root=index.root.resolve(), files=files, sizes=sizes, fetch=fetch)
-
-
-def _refuse_dataset(report: Report, out: Path, source: SourceSettings | None) -> None:
-    """Nothing of ours goes into the dataset."""
-    try:
-        source = source or settings_of(report).source
-    except InputError:
-        return  # the dataset is not there: nothing to spoil
-    if source.path.is_dir() and out.resolve().is_relative_to(source.path.resolve()):
-        raise OutputError(f"{out}: lies inside the dataset.", "Choose a place outside with -o.")
-    if out.exists() and out.samefile(source.path):
-        raise OutputError(f"{out}: is the dataset itself.", "Choose another name with -o.")
 
 
 # TAKE BACK
@@ -147,10 +161,11 @@ def _refuse_dataset(report: Report, out: Path, source: SourceSettings | None) ->
 def apply(report: Report, settings: ApplySettings, *, watcher: Watcher, pause: Pause) -> dict[str, Any]:
     """Write a corrected dataset, the log of who said what, and a summary. Refused as a whole, or done as a whole."""
     scanned = settings_of(report, settings.data, settings.root).source
-    index = sources.read(scanned)
+    refuse_dataset(report, settings.output, settings.data, settings.root)
+    _refuse_existing(settings)
+    whole = sources.read_all(scanned)
+    index = sources.narrow(whole, scanned)
     same_rows(report, index)
-    whole = sources.read(replace(scanned, split=None, limit=None))
-    _refuse_dataset(report, settings.output, scanned)
     _refuse_kind(whole, scanned, settings)
     said = [decisions.read(file) for file in settings.decisions]
     found = [decision for file in said for decision in file.decisions]
@@ -166,25 +181,21 @@ def apply(report: Report, settings: ApplySettings, *, watcher: Watcher, pause: P
         for row, outcome in outcomes.items()
         if outcome.label is None or outcome.label != index.labels[row]
     }
-    root, notes = _write_dataset(whole, scanned, changes, settings)
-    audit, summary = beside(settings.output, "audit.csv"), beside(settings.output, "summary.json")
-    _write_audit(report, outcomes, audit)
-    counts = Counter(outcome.decision for outcome in outcomes.values())
+    left_out = sum(label is None for label in changes.values())
+    if left_out == len(whole):
+        raise InputError("Every row would be left out.", "Nothing was written.")
     document = {
         "output": str(settings.output),
-        "audit": str(audit),
-        "root": None if root is None else str(root),
-        "examples": len(whole) - sum(label is None for label in changes.values()),
+        "audit": str(beside(settings.output, "audit.csv")),
+        "examples": len(whole) - left_out,
         "decided": len(outcomes),
         "undecided": sum(file.undecided for file in said),
-        "changed": sum(label is not None for label in changes.values()),
-        "left_out": sum(label is None for label in changes.values()),
-        "decisions": dict(sorted(counts.items())),
+        "changed": len(changes) - left_out,
+        "left_out": left_out,
+        "decisions": dict(sorted(Counter(outcome.decision for outcome in outcomes.values()).items())),
         "moves": _moves(index, outcomes),
-        "notes": notes,
     }
-    write_json(summary, document)
-    return {**document, "summary": str(summary)}
+    return _publish(report, whole, scanned, changes, outcomes, document, settings)
 
 
 def beside(out: Path, ending: str) -> Path:
@@ -192,11 +203,19 @@ def beside(out: Path, ending: str) -> Path:
     return out.with_name(f"{out.stem if out.suffix else out.name}.{ending}")
 
 
-def _refuse_kind(whole: Index, source: SourceSettings, settings: ApplySettings) -> None:
-    """Before anything is read: can the result be what the user asked for?"""
-    for file in (settings.output, beside(settings.output, "audit.csv"), beside(settings.output, "summary.json")):
+def _refuse_existing(settings: ApplySettings) -> None:
+    out = settings.output
+    if not out.name:
+        raise OutputError(f"{out}: is a folder.", "Choose a name for the corrected dataset with -o.")
+    for file in (out, beside(out, "audit.csv"), beside(out, "summary.json")):
         if file.exists() and not settings.force:
             raise OutputError(f"{file}: is there already.", "Choose another name with -o, or pass --force.")
+        if file.is_dir() and (file != out or settings.tree is None):
+            raise OutputError(f"{file}: is a folder.", "Choose another name with -o.")
+
+
+def _refuse_kind(whole: Index, source: SourceSettings, settings: ApplySettings) -> None:
+    """Before any decision is read: can the result be what the user asked for?"""
     if settings.tree is not None:
         if whole.kind != "folder":
             raise UsageError("--tree is for image folders.", "Leave it out: a table stays a table.")
@@ -214,7 +233,7 @@ def _refuse_changed(
 ) -> None:
     """A decision about a picture that has changed since the run is no decision."""
     rows = np.array(sorted(outcomes), dtype=np.int64)
-    looks = pixels.look(index, PixelSettings(), watcher, rows=rows, pause=pause)
+    looks = pixels.look(index, pixels_of(report), watcher, rows=rows, pause=pause)
     before = report.table["sha256"].to_pylist()
     changed = [
         f"{index.ids[row]!r}: {'changed since the run' if sha is not None else status}"
@@ -229,28 +248,57 @@ def _refuse_changed(
         )
 
 
+def _publish(
+    report: Report,
+    whole: Index,
+    source: SourceSettings,
+    changes: dict[int, str | None],
+    outcomes: dict[int, decisions.Outcome],
+    document: dict[str, Any],
+    settings: ApplySettings,
+) -> dict[str, Any]:
+    """Write all three beside their places, then move them there: log and summary first, the dataset last."""
+    out, summary = settings.output, beside(settings.output, "summary.json")
+    with contextlib.ExitStack() as stack:
+        place: Any = stack.enter_context(
+            replacing(out) if settings.tree is None else filling(out, folder=True, force=settings.force)
+        )
+        root, notes = _write_dataset(whole, source, changes, settings, place)
+        document |= {"root": None if root is None else str(root), "notes": notes, "scan": _scan_options(source, root)}
+        log = audit_table(report, outcomes)
+        fill_csv(stack.enter_context(replacing(Path(document["audit"]))), log.column_names, log.to_pylist())
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        stack.enter_context(replacing(summary)).write(text.encode("utf-8", "backslashreplace"))
+    return {**document, "summary": str(summary)}
+
+
 def _write_dataset(
-    whole: Index, source: SourceSettings, changes: dict[int, str | None], settings: ApplySettings
+    whole: Index, source: SourceSettings, changes: dict[int, str | None], settings: ApplySettings, place: Any
 ) -> tuple[Path | None, list[str]]:
     """The dataset with these changes; the --root that it is read with, where it needs one."""
     out = settings.output
     if whole.kind != "folder":
-        with replacing(out) as file:
-            rewrite(whole, source, changes, file)
+        rewrite(whole, source, changes, place)
         embedded = whole.places(0).column is not None
         same = out.resolve().parent == whole.root.resolve()
         return (None if embedded or same else whole.root), []
     kept = np.array([row for row in range(len(whole)) if changes.get(row, "") is not None], dtype=np.int64)
     labels = [str(changes.get(row, whole.labels[row])) for row in kept.tolist()]
     if settings.tree is None:
-        return write_table(whole.take(kept), source, out, labels=labels), []
-    with filling(out, folder=True, force=settings.force) as place:
-        return None, plant_tree(whole.take(kept), labels, place, link=settings.tree == "link")
+        return fill_table(whole.take(kept), source, out, place, labels=labels), []
+    return None, plant_tree(whole.take(kept), labels, place, link=settings.tree == "link")
 
 
-def _write_audit(report: Report, outcomes: dict[int, decisions.Outcome], out: Path) -> None:
-    rows = audit_table(report, outcomes).to_pylist()
-    write_csv(Parcel(rows=rows, classes=[], out=out, only="all", version=__version__))
+def _scan_options(source: SourceSettings, root: Path | None) -> list[str]:
+    """What `scan` needs to read the new table as it read the old one."""
+    options = [] if root is None else ["--root", str(root)]
+    if source.path.is_dir():
+        return options
+    plain = SourceSettings(source.path)
+    for name in ("path_column", "label_column", "image_column", "id_column", "trusted_column"):
+        if (value := getattr(source, name)) != getattr(plain, name):
+            options += [f"--{name.replace('_', '-')}", str(value)]
+    return options
 
 
 def _moves(index: Index, outcomes: dict[int, decisions.Outcome]) -> list[dict[str, Any]]:

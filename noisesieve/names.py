@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import io
 import os
 import re
 import unicodedata
+from collections.abc import Sequence
 
 IMAGE_EXTENSIONS = frozenset(
     [
@@ -86,12 +89,33 @@ def _harmless(character: str) -> bool:
     return unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn")
 
 
+def leads_out(path: str) -> bool:
+    """Does a table's path lead out of the dataset's folder, taken literally or as an escaped name?"""
+    return _leads_out(path) or ("\\" in path and _leads_out(unescape_name(path)))
+
+
+def _leads_out(path: str) -> bool:
+    inside = os.path.normpath(path) if ".." in path else path
+    drive = os.path.splitdrive(path)[0]  # empty where the system has no drives
+    return os.path.isabs(path) or bool(drive) or inside == ".." or inside.startswith(".." + os.sep)
+
+
 def file_of(root: str, path: str) -> str:
     """The file that a table's path means: taken literally, else as an escaped name."""
     literal = os.path.join(root, path)
     if "\\" in path and not os.path.lexists(literal):
         return os.path.join(root, unescape_name(path))
     return literal
+
+
+def csv_line(cells: Sequence[object], separator: str = ",") -> str:
+    """One row of a CSV without its line's end; a cell that holds any kind of line end is quoted.
+
+    Left to itself, Python's writer quotes only the line end that it writes, and readers stop at others.
+    """
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=separator, lineterminator="\r\n").writerow(cells)
+    return text.getvalue().removesuffix("\r\n")
 
 
 def guard_cell(text: str) -> str:

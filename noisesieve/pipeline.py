@@ -34,12 +34,11 @@ from noisesieve.learn.plan import describe, estimate, plan
 from noisesieve.learn.state import State
 from noisesieve.learn.world import World, device_problem
 from noisesieve.records import Index, Scores
-from noisesieve.settings import Recipe, ScanSettings
+from noisesieve.settings import Recipe, ReviewSettings, ScanSettings
 from noisesieve.sieve.judge import judge
-from noisesieve.watch import Nobody, Watcher
+from noisesieve.watch import Nobody, Stop, Watcher, pause_of
 
 MOST_PROBABILITIES = 10**8  # N * K up to which probabilities.parquet is written without being asked for
-Stop = Callable[[], Stopped | None]
 
 
 def scan(
@@ -91,12 +90,13 @@ def _lead(
                 "version": __version__,
                 "location": {name: str(path.resolve()) for name, path in settings.source.location().items()},
             }
+            (folder / "review.html").unlink(missing_ok=True)  # an older run's
             run.begin(identity, index, looks, fresh=claim == "fresh", **facts)
-            handover = _handover(dataset, folder, identity)
-            write_json(run.checkpoints / "handover.json", handover)
+            lesson = _lesson(dataset, folder, identity)
+            write_json(run.checkpoints / "handover.json", lesson)
             world.share(str(run.checkpoints / "handover.json"))
             shared = True
-            state, scores = _learn(handover, world, watcher, stop)
+            state, scores = _learn(lesson, world, watcher, stop)
             made = _record(dataset, state, scores, identity, run, settings, watcher)
             run.write(identity, complete=True, **facts)
             if settings.review:
@@ -117,7 +117,7 @@ def _follow(world: World, stop: Stop) -> report.Report:
 # TRAIN
 
 
-def _handover(dataset: Dataset, folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
+def _lesson(dataset: Dataset, folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
     """All that training needs, as plain data: rank 0 hands it to the others."""
     return {
         "recipe": asdict(dataset.recipe),
@@ -191,11 +191,11 @@ def _record(
 
 def _show(made: report.Report, index: Index, watcher: Watcher, stop: Stop) -> None:
     """The review page. The run is complete without it: what goes wrong here is a warning."""
+    out = made.path.parent / "review.html"
     try:
-        out = made.path.parent / "review.html"
-        handover.review(made, index, out, limit=handover.LIMIT, watcher=watcher, pause=pause_of(stop))
-    except OutputError as error:
-        watcher.warn(f"No review page: {error.problem} `noisesieve review -o` chooses another place.")
+        handover.review(made, index, out, limit=ReviewSettings.limit, watcher=watcher, pause=pause_of(stop))
+    except (OutputError, OSError, Stopped) as error:
+        watcher.warn(f"The run is complete, but has no review page ({error}): `noisesieve review` makes one.")
 
 
 def _keeps_probabilities(wish: str, scores: Scores) -> bool:
@@ -247,14 +247,6 @@ def refuse_nonsense(settings: ScanSettings) -> None:
         raise UsageError(problem, "Leave --device out, or choose cpu.")
     if settings.wishes.backbone not in (None, *BACKBONES):
         raise UsageError(f"--backbone {settings.wishes.backbone}: unknown.", f"There are: {', '.join(BACKBONES)}.")
-
-
-def pause_of(stop: Stop) -> Callable[[], None]:
-    def pause() -> None:
-        if (asked := stop()) is not None:
-            raise asked
-
-    return pause
 
 
 def _bytes_needed(dataset: Dataset) -> int:

@@ -33,6 +33,12 @@ def settings_of(report: Report, data: Path | None = None, root: Path | None = No
     )
 
 
+def pixels_of(report: Report) -> PixelSettings:
+    """How the run read its pictures."""
+    document = RunFolder(report.path.parent).read()
+    return PixelSettings() if document is None else PixelSettings(max_pixels=document["identity"]["max_pixels"])
+
+
 def index_of(report: Report, data: Path | None = None, root: Path | None = None) -> Index:
     """The index that the run was made from; refused where its rows are no longer the report's."""
     index = sources.read(settings_of(report, data, root).source)
@@ -41,13 +47,16 @@ def index_of(report: Report, data: Path | None = None, root: Path | None = None)
 
 
 def same_rows(report: Report, index: Index) -> None:
-    """Refuse a dataset whose ids or labels are not those of the run, naming the first that differs."""
-    before = zip(report.table["id"].to_pylist(), report.table["label"].to_pylist(), strict=True)
-    now = zip(index.ids, index.labels, strict=True)
-    for (name, label), (id_now, label_now) in zip(before, now, strict=False):
-        if name != id_now or label != label_now:
-            what = f"{name!r} is {label_now!r}, and was {label!r}" if name == id_now else f"{id_now!r} for {name!r}"
-            raise StateError(f"{index.root}: changed since the run: {what}.", "Scan it again, or give the old one.")
+    """Refuse a dataset whose ids, paths or labels are not those of the run, naming the first that differs."""
+    columns = (report.table[name].to_pylist() for name in ("id", "path", "label"))
+    now = zip(index.ids, index.paths, index.labels, strict=True)
+    for before, after in zip(zip(*columns, strict=True), now, strict=False):
+        if before != after:
+            was, becomes = next((a, b) for a, b in zip(before, after, strict=True) if a != b)
+            raise StateError(
+                f"{index.root}: changed since the run: {before[0]!r} has {becomes!r} where {was!r} was.",
+                "Scan it again, or give the old one.",
+            )
     if len(index) != len(report.table):
         raise StateError(
             f"{index.root}: changed since the run: {len(index):,} rows now, {len(report.table):,} then.",

@@ -164,6 +164,13 @@ class BenchSettings:
 
 
 @dataclass(frozen=True)
+class ReviewSettings:
+    """One `noisesieve review`."""
+
+    limit: int = 500  # suspects on the page
+
+
+@dataclass(frozen=True)
 class ExportSettings:
     """One `noisesieve export`."""
 

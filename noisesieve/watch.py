@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
+
+from noisesieve.errors import Stopped
+
+Stop = Callable[[], Stopped | None]  # was the run asked to stop?
+
+
+def pause_of(stop: Stop) -> Callable[[], None]:
+    """A moment between two pieces of work, at which a run that was asked to stop does."""
+
+    def pause() -> None:
+        if (asked := stop()) is not None:
+            raise asked
+
+    return pause
 
 
 class Watcher(Protocol):

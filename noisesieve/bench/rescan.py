@@ -19,12 +19,12 @@ import pyarrow as pa
 from noisesieve.bench.measure import average_precision, calibration, detection
 from noisesieve.errors import InputError
 from noisesieve.files import digest
-from noisesieve.pipeline import Stop, scan
+from noisesieve.pipeline import scan
 from noisesieve.records import Bools, Index, Ints
 from noisesieve.reopen import same_rows, settings_of
 from noisesieve.report import Report
 from noisesieve.report.summary import wilson_interval
-from noisesieve.watch import Watcher
+from noisesieve.watch import Stop, Watcher
 
 
 def plant_and_rescan(

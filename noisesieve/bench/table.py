@@ -20,10 +20,10 @@ from noisesieve.errors import InputError, UsageError
 from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.plan import describe
 from noisesieve.learn.world import World
-from noisesieve.pipeline import Stop, pause_of, refuse_nonsense
+from noisesieve.pipeline import refuse_nonsense
 from noisesieve.records import Bools
 from noisesieve.settings import BenchSettings
-from noisesieve.watch import Nobody, Watcher
+from noisesieve.watch import Nobody, Stop, Watcher, pause_of
 
 COLUMNS = ("flagged", "precision", "recall", "f1", "average_precision", "auc", "seconds", "passes")
 HEADINGS = ("method", "flagged", "precision", "recall", "F1", "AP", "AUC", "seconds", "passes")

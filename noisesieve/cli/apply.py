@@ -13,7 +13,7 @@ from noisesieve.cli import options as o
 from noisesieve.cli.stop import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
 from noisesieve.settings import ApplySettings
-from noisesieve.watch import Watcher
+from noisesieve.watch import Watcher, pause_of
 
 MOVES_SHOWN = 10
 
@@ -55,7 +55,6 @@ def apply(
     """
     settings = ApplySettings(tuple(decisions or ()), output, accept_above, new_classes, tree, data, root, force)
     from noisesieve import handover
-    from noisesieve.pipeline import pause_of
     from noisesieve.report import read_report
 
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
@@ -86,6 +85,8 @@ def _show(document: dict[str, Any]) -> None:
     )
     if automatic := document["decisions"].get("accept (automatic)"):
         out.print(plain_text(f"{automatic:,} of these nobody has looked at: they are --accept-above's."))
+    if untouched := document["decisions"].get("accept (untouched)"):
+        out.print(plain_text(f"{untouched:,} of these are noisesieve's own tags, as they left: did somebody look?"))
     if document["undecided"]:
         out.print(plain_text(f"{document['undecided']:,} entries without a decision keep their label."))
     if document["moves"]:
@@ -104,6 +105,6 @@ def _show(document: dict[str, Any]) -> None:
         out.print(plain_text(note))
     out.print(plain_text(f"{document['examples']:,} rows in {document['output']}"), soft_wrap=True)
     out.print(plain_text(f"who said what: {document['audit']}"), soft_wrap=True)
-    root = [] if document["root"] is None else ["--root", document["root"]]
     out.print(plain_text("Next:"))
-    out.print(plain_text(f"  {shlex.join(['noisesieve', 'scan', document['output'], *root])}"), soft_wrap=True)
+    command = shlex.join(["noisesieve", "scan", document["output"], *document["scan"]])
+    out.print(plain_text(f"  {command}"), soft_wrap=True)

@@ -10,7 +10,7 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.stop import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
-from noisesieve.watch import Watcher
+from noisesieve.watch import Watcher, pause_of
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -35,7 +35,6 @@ def explain(
     Example: noisesieve explain my-run cat/0012.jpg
     """
     from noisesieve.explain import explain as find
-    from noisesieve.pipeline import pause_of
     from noisesieve.report import read_report
 
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
@@ -104,6 +103,8 @@ def sentence(found: dict[str, Any]) -> str:
         )
         return f"The label {given!r} fits worse than the classes do on average (f = {chance:.2g}) {like}; {odds}."
     best = found["predicted_label"]
+    if found["margin"] >= 0:
+        return f"The label {given!r} would be flagged (f = {chance:.2g}), but the row is trusted: clean by decree."
     if best == given:
         return f"The label {given!r} is what the network sees (f = {chance:.2g}); {odds}."
     return (

@@ -12,7 +12,7 @@ from noisesieve.cli import options as o
 from noisesieve.cli.stop import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
 from noisesieve.settings import ExportSettings
-from noisesieve.watch import Watcher
+from noisesieve.watch import Watcher, pause_of
 
 To = Annotated[
     str,
@@ -50,7 +50,6 @@ def export(
         to, output, only, top, min_probability, files, image_prefix, data=data, root=root, force=force
     )
     from noisesieve import handover
-    from noisesieve.pipeline import pause_of
     from noisesieve.report import read_report
 
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()

@@ -13,7 +13,7 @@ from noisesieve.cli import options as o
 from noisesieve.cli.stop import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
 from noisesieve.settings import InjectSettings, scan_settings
-from noisesieve.watch import Watcher
+from noisesieve.watch import Watcher, pause_of
 
 if TYPE_CHECKING:
     from noisesieve.bench.plant import Planted
@@ -60,7 +60,6 @@ def inject(
     chosen = scan_settings(data, **{name: value for name, value in context.params.items() if name not in ours})
     settings = InjectSettings(chosen.source, output, noise, o.share(rate, "--rate"), seed, chosen.pixels, force)
     from noisesieve.bench.plant import inject as run
-    from noisesieve.pipeline import pause_of
 
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     try:

@@ -12,8 +12,9 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.stop import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, results
-from noisesieve.errors import UsageError
-from noisesieve.watch import Watcher
+from noisesieve.errors import OutputError, UsageError
+from noisesieve.settings import ReviewSettings
+from noisesieve.watch import Watcher, pause_of
 
 Page = Annotated[Path | None, o.option("Where the page goes; else review.html in the run folder.", "--output", "-o")]
 Open = Annotated[bool, o.option("Open it in the browser.", "--open")]
@@ -24,9 +25,10 @@ def review(
     run: o.Run,
     output: Page = None,
     open_it: Open = False,
-    limit: Limit = 500,
+    limit: Limit = ReviewSettings.limit,
     data: o.MovedData = None,
     root: o.MovedRoot = None,
+    force: o.Overwrite = False,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
@@ -38,13 +40,15 @@ def review(
     if limit < 1:
         raise UsageError(f"--limit {limit}: must be at least 1.")
     from noisesieve import handover
-    from noisesieve.pipeline import pause_of
     from noisesieve.reopen import index_of
     from noisesieve.report import read_report
 
     report = read_report(run)
-    index = index_of(report, data, root)
     out = output or report.path.parent / "review.html"
+    handover.refuse_dataset(report, out, data, root)
+    if output is not None and output.exists() and not force:
+        raise OutputError(f"{output}: is there already.", "Choose another name with -o, or pass --force.")
+    index = index_of(report, data, root)
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     try:
         with StopRequest(None, hint="Nothing was written.") as asked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import xml.parsers.expat
 from collections.abc import Callable
@@ -22,7 +23,7 @@ LONGEST = 2**28  # bytes of a decision file
 class Decision:
     """What somebody said of one picture. `label` None: it is unusable."""
 
-    names: tuple[str, ...]  # ids or paths that may mean the row, the surest first
+    names: tuple[tuple[str, str], ...]  # ("id" or "path", text): all of them mean the row
     label: str | None
     place: str  # file and line, for whoever has to look it up
     by: str = ""
@@ -30,6 +31,9 @@ class Decision:
     source: str = "csv"
     sha256: str | None = None  # what the decider saw, where the file says so
     given: str | None = None
+    word: str = ""  # accept, keep, relabel or unusable, where the file says so
+    guarded: bool = False  # cells that a spreadsheet would run have a quote before them
+    untouched: bool = False  # noisesieve's own suggestion, as it left
 
 
 @dataclass(frozen=True)
@@ -66,12 +70,12 @@ def _endings() -> str:
 
 def _read_csv(file: Path, blob: bytes) -> Said:
     try:
-        lines = blob.decode("utf-8-sig").splitlines(keepends=True)
+        text = blob.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not UTF-8 ({error.reason}).", "Save it as UTF-8.") from error
-    header = lines[0] if lines else ""
+    header = text.partition("\n")[0]
     separator = "\t" if file.suffix.lower() == ".tsv" else ";" if ";" in header and "," not in header else ","
-    reader = csv.reader(lines, delimiter=separator, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     decisions: list[Decision] = []
     try:
         names = next(reader, [])
@@ -112,7 +116,7 @@ def _from_row(row: dict[str, str], keys: list[str], place: str) -> Decision | No
             raise InputError(f"{place}: the decision {word!r} has no label.", "Fill it in.")
         return None
     return Decision(
-        names=tuple(row[key] for key in keys if row[key]),
+        names=tuple(("path" if key == "path" else "id", row[key]) for key in keys if row[key]),
         label=None if word == UNUSABLE else row["label"],
         place=place,
         by=row.get("reviewer", "") or row.get("annotator", ""),
@@ -120,6 +124,8 @@ def _from_row(row: dict[str, str], keys: list[str], place: str) -> Decision | No
         source="review page" if word else "label-studio" if keys == ["noisesieve_id"] else "csv",
         sha256=row.get("sha256") or None,
         given=row.get("given") or row.get("given_label") or None,
+        word=word,
+        guarded="run" in row,  # the page's own file
     )
 
 
@@ -149,34 +155,40 @@ def _task_decisions(task: dict[str, Any], place: str) -> list[Decision]:
     names = _task_names(data)
     if not names:
         raise InputError(f"{place}: neither noisesieve_id nor image.", "Is it an export of noisesieve's tasks?")
-    facts = {"sha256": _word(data.get("sha256")), "given": _word(data.get("given_label"))}
+    sha256, given = _word(data.get("sha256")), _word(data.get("given_label"))
     if "data" not in task:  # JSON_MIN: one flat object, the choice under the control's name
         label = task.get("label")
         if label is None:
             return []
         who, when = _word(task.get("annotator")) or "", _word(task.get("updated_at")) or ""
-        return [Decision(names, _choice(label, place), place, who, when, "label-studio", **facts)]
+        return [Decision(names, _choice(label, place), place, who, when, "label-studio", sha256, given)]
     found = []
-    for annotation in task.get("annotations") or []:
+    for annotation in _list(task.get("annotations"), place):
         if not isinstance(annotation, dict) or annotation.get("was_cancelled"):
             continue
-        results = [r for r in annotation.get("result") or [] if isinstance(r, dict) and r.get("type") == "choices"]
+        marks = _list(annotation.get("result"), place)
+        results = [mark for mark in marks if isinstance(mark, dict) and mark.get("type") == "choices"]
         for result in results:
             value = result.get("value")
             label = _choice(value.get("choices") if isinstance(value, dict) else None, place)
             when = _word(annotation.get("updated_at")) or ""
-            found.append(Decision(names, label, place, _annotator(annotation), when, "label-studio", **facts))
+            found.append(Decision(names, label, place, _annotator(annotation), when, "label-studio", sha256, given))
     return found
 
 
-def _task_names(data: dict[str, Any]) -> tuple[str, ...]:
+def _list(value: Any, place: str) -> list[Any]:
+    if value is not None and not isinstance(value, list):
+        raise InputError(f"{place}: {value!r} where a list should be.", "Export the project again.")
+    return value or []
+
+
+def _task_names(data: dict[str, Any]) -> tuple[tuple[str, str], ...]:
     if isinstance(own := data.get("noisesieve_id"), str):
-        return (own,)
+        return (("id", own),)
     image = data.get("image")
     if not isinstance(image, str):
         return ()
-    path = unquote(image.partition("?d=")[2] or image)
-    return (path, path.lstrip("/"))
+    return (("path", unquote(image.partition("?d=")[2] or image)),)
 
 
 def _annotator(annotation: dict[str, Any]) -> str:
@@ -211,8 +223,9 @@ def _read_cvat(file: Path, blob: bytes) -> Said:
         elif tag == "tag" and state["image"]:
             state["tags"] += 1
             place = f"{file}:{parser.CurrentLineNumber}"
-            source = f"cvat ({values.get('source', 'manual')})"
-            decisions.append(Decision((state["image"],), values.get("label", ""), place, source=source))
+            untouched = values.get("source") == "auto"
+            label = values.get("label", "")
+            decisions.append(Decision((("path", state["image"]),), label, place, source="cvat", untouched=untouched))
 
     def end(tag: str) -> None:
         if tag == "image":
@@ -226,7 +239,7 @@ def _read_cvat(file: Path, blob: bytes) -> Said:
     parser.StartDoctypeDeclHandler = refuse  # entities could grow without end
     try:
         parser.Parse(blob, True)
-    except xml.parsers.expat.ExpatError as error:
+    except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:
         raise InputError(f"{file}: not XML ({error}).", "Export it again from CVAT.") from error
     if state["root"] != "annotations":
         raise InputError(f"{file}: not CVAT for images 1.1.", "Choose that format when you export from CVAT.")

@@ -19,7 +19,7 @@ class Outcome:
 
     row: int
     label: str | None
-    decision: str  # accept, keep, relabel, unusable, or accept (automatic)
+    decision: str  # accept, keep, relabel, unusable; accept (automatic) or (untouched): nobody has touched it
     source: str
     by: str
     at: str
@@ -28,55 +28,95 @@ class Outcome:
 
 def resolve(report: Report, decisions: Sequence[Decision], *, new_classes: bool) -> dict[int, Outcome]:
     """Row → outcome. Unknown rows and classes, contradictions and stale decisions are all named, and refused."""
-    table = report.table
-    ids, paths = table["id"].to_pylist(), table["path"].to_pylist()
-    labels, hashes = table["label"].to_pylist(), table["sha256"].to_pylist()
-    suggested = table["suggested_label"].to_pylist()
-    by_id = {name: row for row, name in enumerate(ids)}
-    by_path: dict[str, int] = {}
-    for row, path in enumerate(paths):
-        if path is not None:
-            by_path.setdefault(path, row)
-    classes = set(report.facts["classes"]) | set(labels)
+    known = _Known(report)
     wrong: list[str] = []
     stale: list[str] = []
     outcomes: dict[int, Outcome] = {}
     for said in decisions:
-        found = _row_of(said, by_id, by_path)
-        if found is None:
-            wrong.append(f"{said.place}: {said.names[0] if said.names else ''!r} is not in the run")
+        try:
+            outcome = known.outcome(said, new_classes=new_classes)
+        except _Stale as problem:
+            stale.append(f"{said.place}: {problem}")
             continue
-        row = found
-        label = said.label if said.label is None or said.label in classes else unguard_cell(said.label)
-        if label is not None and label not in classes and not new_classes:
-            wrong.append(f"{said.place}: the class {label!r} is not in the run (--new-classes allows it)")
+        except _Wrong as problem:
+            wrong.append(f"{said.place}: {problem}")
             continue
-        if label == "":
-            wrong.append(f"{said.place}: the label is empty")
-            continue
-        if said.sha256 is not None and said.sha256 != hashes[row]:
-            stale.append(f"{said.place}: {ids[row]!r} was another picture when this was decided")
-        if said.given is not None and labels[row] not in (said.given, unguard_cell(said.given)):
-            stale.append(f"{said.place}: {ids[row]!r} was {said.given!r} then, and is {labels[row]!r} in the run")
-        outcome = Outcome(
-            row=row,
-            label=label,
-            decision=_word(label, labels[row], suggested[row]),
-            source=said.source,
-            by=said.by,
-            at=said.at,
-            place=said.place,
-        )
-        earlier = outcomes.setdefault(row, outcome)
-        if earlier.label != label:
-            wrong.append(
-                f"{said.place}: {ids[row]!r} is {_shown(label)}, and {_shown(earlier.label)} in {earlier.place}"
-            )
+        earlier = outcomes.setdefault(outcome.row, outcome)
+        if earlier.label != outcome.label:
+            other = f"{_shown(earlier.label)} in {earlier.place}"
+            wrong.append(f"{said.place}: {known.ids[outcome.row]!r} is {_shown(outcome.label)}, and {other}")
     if wrong:
         raise InputError(_count(wrong), "Nothing was written: correct them first.", items=wrong)
     if stale:
         raise StateError(_count(stale), "Nothing was written: scan again, and decide these anew.", items=stale)
     return outcomes
+
+
+class _Wrong(Exception):
+    """A decision that means nothing in this run."""
+
+
+class _Stale(Exception):
+    """A decision about something that has changed."""
+
+
+class _Known:
+    """What a run knows, to hold decisions against."""
+
+    def __init__(self, report: Report) -> None:
+        table = report.table
+        self.ids: list[str] = table["id"].to_pylist()
+        self.labels: list[str] = table["label"].to_pylist()
+        self.hashes = table["sha256"].to_pylist()
+        self.suggested = table["suggested_label"].to_pylist()
+        self.classes = set(report.facts["classes"]) | set(self.labels)
+        self.by_id = {name: {row} for row, name in enumerate(self.ids)}
+        self.by_path: dict[str, set[int]] = {}
+        for row, path in enumerate(table["path"].to_pylist()):
+            if path is not None:
+                self.by_path.setdefault(path, set()).add(row)
+
+    def outcome(self, said: Decision, *, new_classes: bool) -> Outcome:
+        row = self._row(said)
+        label = self._label(said)
+        if label is not None and label not in self.classes and not new_classes:
+            raise _Wrong(f"the class {label!r} is not in the run (--new-classes allows it)")
+        if label == "":
+            raise _Wrong("the label is empty")
+        if said.sha256 is not None and said.sha256 != self.hashes[row]:
+            raise _Stale(f"{self.ids[row]!r} was another picture when this was decided")
+        if said.given is not None and self.labels[row] not in (said.given, unguard_cell(said.given)):
+            raise _Stale(f"{self.ids[row]!r} was {said.given!r} then, and is {self.labels[row]!r} in the run")
+        word = _word(label, self.labels[row], self.suggested[row])
+        if said.word == "keep" and word != "keep":
+            raise _Wrong(f"{self.ids[row]!r} is kept, and called {label!r} in the same line")
+        word = f"{word} (untouched)" if said.untouched and word == "accept" else word
+        return Outcome(row, label, word, said.source, said.by, said.at, said.place)
+
+    def _row(self, said: Decision) -> int:
+        """The one row that is meant; an id means one, a path perhaps several, and both together must agree."""
+        meant: set[int] | None = None
+        for kind, name in said.names:
+            found = self._rows(kind, name, said.guarded)
+            if found is None:
+                raise _Wrong(f"{name!r} is not in the run")
+            meant = found if meant is None else meant & found
+        if not meant:
+            raise _Wrong("it names no row" if meant is None else "its id and its path are different rows")
+        if len(meant) > 1:
+            ids = ", ".join(repr(self.ids[row]) for row in sorted(meant)[:3])
+            raise _Wrong(f"{said.names[0][1]!r} is listed more than once: say which by id ({ids})")
+        return next(iter(meant))
+
+    def _rows(self, kind: str, name: str, guarded: bool) -> set[int] | None:
+        tables = (self.by_id,) if kind == "id" else (self.by_path, self.by_id)
+        spellings = (unguard_cell(name),) if guarded else (name, unguard_cell(name))
+        return next((table[text] for text in spellings for table in tables if text in table), None)
+
+    def _label(self, said: Decision) -> str | None:
+        if said.label is None or (not said.guarded and said.label in self.classes):
+            return said.label
+        return unguard_cell(said.label)
 
 
 def accept_above(report: Report, least: float, decided: set[int]) -> dict[int, Outcome]:
@@ -115,15 +155,6 @@ def audit_table(report: Report, outcomes: dict[int, Outcome]) -> pa.Table:
 
 def _count(problems: list[str]) -> str:
     return f"{len(problems):,} decision{'s' if len(problems) > 1 else ''} cannot be applied:"
-
-
-def _row_of(said: Decision, by_id: dict[str, int], by_path: dict[str, int]) -> int | None:
-    for name in said.names:
-        for spelled in (name, unguard_cell(name)):
-            for known in (by_id, by_path):
-                if spelled in known:
-                    return known[spelled]
-    return None
 
 
 def _word(label: str | None, given: str, suggested: str | None) -> str:

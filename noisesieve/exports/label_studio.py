@@ -7,12 +7,13 @@ import xml.etree.ElementTree as ET
 from typing import Any
 from urllib.parse import quote
 
-from noisesieve.exports.parcel import Parcel
+from noisesieve.exports.parcel import Parcel, Written, require_xml_names
 from noisesieve.names import unescape_name, without_xml_control
 
 
-def write(parcel: Parcel) -> list[str]:
+def write(parcel: Parcel) -> Written:
     """tasks.json and config.xml. The score is the probability that the given label is wrong."""
+    require_xml_names(parcel.classes)
     tasks = [_task(row, i, parcel) for i, row in enumerate(parcel.rows)]
     (parcel.out / "tasks.json").write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
     view = ET.Element("View")
@@ -27,7 +28,7 @@ def write(parcel: Parcel) -> list[str]:
             f"Label Studio reads the pictures itself: start it with LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and "
             f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={parcel.root}, or give their address with --image-prefix."
         )
-    return notes
+    return Written(len(tasks), notes)
 
 
 def _task(row: dict[str, Any], number: int, parcel: Parcel) -> dict[str, Any]:

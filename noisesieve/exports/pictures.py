@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
+import sys
+from collections.abc import Callable
 from pathlib import PurePosixPath
+from typing import Any
 
-from noisesieve.exports.parcel import Parcel
+from noisesieve.exports.parcel import Lost, Parcel
 from noisesieve.names import folder_name
 
 _STARTS = (
@@ -18,69 +20,84 @@ _STARTS = (
     (b"II*\0", ".tif"),
     (b"MM\0*", ".tif"),
 )
+FOLDS_CASE = sys.platform in ("darwin", "win32")  # there `A` and `a` are one folder
 
 
 class Places:
-    """Puts the pictures of a parcel into its folder, never two under one name."""
+    """Puts the pictures of a parcel into its folder, never two under one name, each the one that was scanned."""
 
     def __init__(self, parcel: Parcel) -> None:
         self._parcel = parcel
         self._taken: set[str] = set()
-        self._folders: dict[tuple[str, str], str] = {}
+        self._folders: dict[tuple[str, str], str] = {}  # above, name → the label it stands for
+        self._renamed: dict[str, str] = {}
         self._lost: list[str] = []
 
-    def put(self, i: int, parts: tuple[str, ...]) -> str | None:
-        """Place picture i under these folders; its path below the parcel's folder, or None where it is lost."""
-        parcel = self._parcel
-        row, file = parcel.rows[i], parcel.files[i] if parcel.files is not None else None
-        try:
-            blob = self._bytes(i) if file is None else b""
-            if file is not None and not os.path.isfile(file):
-                raise FileNotFoundError(file)
-            folder = PurePosixPath(*self._safe(parts)) if parts else PurePosixPath()
-            target = parcel.out / self._name(folder, row, blob)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if file is None:
-                target.write_bytes(blob)
-            elif parcel.link:
-                target.symlink_to(os.path.realpath(file))
-            else:
-                shutil.copyfile(file, target)
-        except OSError:
-            self._lost.append(row["id"])
-            return None
-        return target.relative_to(parcel.out).as_posix()
+    def put_all(self, place: Callable[[dict[str, Any]], tuple[tuple[str, ...], str]]) -> list[str | None]:
+        """Place every picture under the folders and the stem that `place` gives; their paths below the parcel's folder.
+
+        In the dataset's order, so that embedded pictures are read block by block; None where a picture is lost.
+        """
+        rows = self._parcel.rows
+        found: list[str | None] = [None] * len(rows)
+        for i in sorted(range(len(rows)), key=lambda i: int(rows[i]["row"])):
+            folders, stem = place(rows[i])
+            try:
+                found[i] = self._put(i, folders, stem)
+            except Lost:
+                self._lost.append(rows[i]["id"])
+        return found
 
     def notes(self) -> list[str]:
-        """What could not be placed."""
-        if not self._lost:
-            return []
-        return [f"{len(self._lost):,} pictures are no longer there and were left out, such as {self._lost[0]!r}."]
+        """What is not as one would expect."""
+        notes = [f"Class {label!r} lies in the folder {name!r}." for label, name in list(self._renamed.items())[:10]]
+        if self._lost:
+            count = "1 picture" if len(self._lost) == 1 else f"{len(self._lost):,} pictures"
+            notes.append(f"{count} gone or changed since the run: left out, such as {self._lost[0]!r}.")
+        return notes
 
-    def _bytes(self, i: int) -> bytes:
-        assert self._parcel.fetch is not None
-        return self._parcel.fetch(i)
+    def _put(self, i: int, folders: tuple[str, ...], stem: str) -> str:
+        parcel = self._parcel
+        assert parcel.fetch is not None
+        assert parcel.files is not None
+        blob, file = parcel.fetch(i), parcel.files[i]
+        name = self._name(PurePosixPath(*self._safe(folders)), folder_name(stem), _ending(file, blob), i)
+        target = parcel.out / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if file is not None and parcel.link:
+            target.symlink_to(os.path.realpath(file))
+        else:
+            target.write_bytes(blob)
+        return name
 
-    def _safe(self, parts: tuple[str, ...]) -> list[str]:
+    def _safe(self, labels: tuple[str, ...]) -> list[str]:
         """Folder names for these labels; two labels never share one."""
         made: list[str] = []
-        for part in parts:
-            above = "/".join(made)
-            name, known = folder_name(part), self._folders
-            if known.setdefault((above, name.casefold()), part) != part:
-                name = f"{name}-{hashlib.sha256(part.encode()).hexdigest()[:6]}"
-                known[above, name.casefold()] = part
+        for label in labels:
+            above, name = "/".join(made), folder_name(label)
+            if self._folders.setdefault((above, _folded(name)), label) != label:
+                name = f"{name}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
+                self._folders[above, _folded(name)] = label
+            if name != label:
+                self._renamed[label] = name
             made.append(name)
         return made
 
-    def _name(self, folder: PurePosixPath, row: dict[str, object], blob: bytes) -> str:
-        path = row["path"]
-        stem, ending = os.path.splitext(folder_name(str(path).rsplit("/", 1)[-1])) if path else (f"{row['row']}", "")
-        ending = ending or next((ending for start, ending in _STARTS if blob.startswith(start)), ".img")
-        if blob[8:12] == b"WEBP":
-            ending = ".webp"
+    def _name(self, folder: PurePosixPath, stem: str, ending: str, i: int) -> str:
         name = str(folder / f"{stem}{ending}")
-        if name.casefold() in self._taken:
-            name = str(folder / f"{stem}-row{row['row']}{ending}")
-        self._taken.add(name.casefold())
+        if _folded(name) in self._taken:
+            name = str(folder / f"{stem}-row{self._parcel.rows[i]['row']}{ending}")
+        self._taken.add(_folded(name))
         return name
+
+
+def _ending(file: str | None, blob: bytes) -> str:
+    if file is not None and (ending := os.path.splitext(file)[1]):
+        return ending
+    if blob[8:12] == b"WEBP":
+        return ".webp"
+    return next((ending for start, ending in _STARTS if blob.startswith(start)), ".img")
+
+
+def _folded(name: str) -> str:
+    return name.casefold() if FOLDS_CASE else name

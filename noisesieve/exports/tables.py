@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-from typing import Any
+from collections.abc import Iterable
+from typing import IO, Any
 
-from noisesieve.exports.parcel import Parcel
+from noisesieve.exports.parcel import Parcel, Written
 from noisesieve.files import replacing
-from noisesieve.names import guard_cell
+from noisesieve.names import csv_line, guard_cell
 
 
-def write_csv(parcel: Parcel) -> list[str]:
+def write_csv(parcel: Parcel) -> Written:
     """One row an example; text that a spreadsheet would run gets a quote before it."""
-    names = list(parcel.rows[0]) if parcel.rows else []
     with replacing(parcel.out) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-        writer = csv.writer(text, lineterminator="\n")
-        writer.writerow([guard_cell(name) for name in names])
-        writer.writerows([_cell(row[name]) for name in names] for row in parcel.rows)
-        text.detach()
-    return []
+        fill_csv(file, parcel.table.column_names, parcel.stream())
+    return Written(len(parcel.table), [])
+
+
+def fill_csv(file: IO[bytes], names: list[str], rows: Iterable[dict[str, Any]]) -> None:
+    """A table of ours for people and spreadsheets."""
+    file.write((csv_line([guard_cell(name) for name in names]) + "\n").encode())
+    for row in rows:
+        file.write((csv_line([_cell(row[name]) for name in names]) + "\n").encode("utf-8", "backslashreplace"))
 
 
 def _cell(value: Any) -> Any:
@@ -34,9 +35,9 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def write_jsonl(parcel: Parcel) -> list[str]:
+def write_jsonl(parcel: Parcel) -> Written:
     """One JSON object a line, exactly as the report has it."""
     with replacing(parcel.out) as file:
-        for row in parcel.rows:
+        for row in parcel.stream():
             file.write((json.dumps(row, ensure_ascii=False, default=str) + "\n").encode("utf-8", "backslashreplace"))
-    return []
+    return Written(len(parcel.table), [])

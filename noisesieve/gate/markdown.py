@@ -23,7 +23,7 @@ def render(verdict: Verdict) -> str:
         "| rule | limit | measured | |",
         "|---|---|---|---|",
         *(
-            f"| {rule.name} | {escape(rule.limit)} | {escape(rule.measured)} | {'pass' if rule.passed else '**fail**'} |"
+            f"| {rule.name} | {escape(rule.limit)} | {escape(rule.measured)} | {_word(rule.passed)} |"
             for rule in verdict.rules
         ),
         "",
@@ -37,6 +37,10 @@ def render(verdict: Verdict) -> str:
         if batch.corrupted > SHOWN:
             lines += ["", f"and {batch.corrupted - SHOWN:,} more"]
     return "\n".join(lines) + "\n"
+
+
+def _word(passed: bool) -> str:
+    return "pass" if passed else "**fail**"
 
 
 def escape(text: str) -> str:

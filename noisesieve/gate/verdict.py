@@ -38,4 +38,5 @@ class Verdict:
 def told(row: dict[str, Any]) -> str:
     """A suspect in one line."""
     suggestion = f", looks like {row['suggested_label']}" if row["suggested_label"] is not None else ""
-    return f"{row['path'] or row['id']}: labelled {row['label']}{suggestion} (wrong with {row['corruption_probability']:.0%})"
+    chance = f"{row['corruption_probability']:.0%}"
+    return f"{row['path'] or row['id']}: labelled {row['label']}{suggestion} (wrong with {chance})"

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from noisesieve.learn.feed import Feed
 
-BLOCK = 1024
+BLOCK = 128  # pictures at a time: a ResNet-50 at 224 px takes gigabytes for a thousand
 
 
 def embed(model: nn.Module, feed: Feed, rows: int, *, flip: bool) -> Tensor:

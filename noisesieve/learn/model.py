@@ -90,12 +90,12 @@ def load_model(folder: Path, device: torch.device) -> Model:
     card, weights = folder / "model.json", folder / "model.safetensors"
     try:
         facts = json.loads(card.read_text(encoding="utf-8"))
-        intact = sha256_of(weights) == facts["sha256"]
+        intact, version = sha256_of(weights) == facts["sha256"], int(facts["schema_version"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(f"{folder}: no model that can be read ({error}).", "Scan again with --force.") from error
-    if facts["schema_version"] > SCHEMA_VERSION:
+    if version > SCHEMA_VERSION:
         raise StateError(
-            f"{card}: schema version {facts['schema_version']}, this noisesieve knows {SCHEMA_VERSION}.",
+            f"{card}: schema version {version}, this noisesieve knows {SCHEMA_VERSION}.",
             "Upgrade noisesieve.",
         )
     if not intact:

@@ -132,7 +132,8 @@ def thumbnails(
     pause: Callable[[], None],
 ) -> list[bytes | None]:
     """A small WebP of each of these rows, in their order; None where the picture is no longer the one it was."""
-    tasks = [Task(j, j, index.places(i)) for j, i in enumerate(rows.tolist())]
+    order = np.argsort(rows, kind="stable").tolist()  # embedded pictures lie in blocks, and rows in order share them
+    tasks = [Task(j, j, index.places(int(rows[j]))) for j in order]
     with tempfile.TemporaryDirectory() as scratch:
         folder, made = Path(scratch), set()
 

@@ -64,6 +64,8 @@ def _answer(
         return sha256, "ok", image.width, image.height, False
     except Unreadable as reason:
         return sha256, str(reason), 0, 0, sha256 is None
+    except OSError as error:  # the store: a disk that is full
+        return sha256, f"cannot be kept: {error.strerror}", 0, 0, True
     except MemoryError:
         return sha256, "cannot be decoded: out of memory", 0, 0, True
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from noisesieve.errors import InputError
 from noisesieve.files import replacing
-from noisesieve.names import guard_cell, unguard_cell
+from noisesieve.names import csv_line, guard_cell, unguard_cell
 from noisesieve.records import Bools
 
 FILE = ".noisesieve-waivers.csv"
@@ -70,13 +70,10 @@ def add_waivers(file: Path, new: Sequence[Waiver]) -> int:
     known = {(waiver.sha256, waiver.label): waiver for waiver in read_waivers(file)}
     before = len(known)
     known |= {(waiver.sha256, waiver.label): waiver for waiver in new}
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for waiver in sorted(known.values(), key=lambda waiver: (waiver.path, waiver.label)):
-        writer.writerow([guard_cell(cell) for cell in astuple(waiver)])
+    lines = sorted(known.values(), key=lambda waiver: (waiver.path, waiver.label))
     with replacing(file) as out:
-        out.write(text.getvalue().encode())
+        for cells in (COLUMNS, *(map(guard_cell, astuple(waiver)) for waiver in lines)):
+            out.write((csv_line(tuple(cells)) + "\n").encode())
     return len(known) - before
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from noisesieve.report import Report
-from noisesieve.review.facts import LIMIT, Page, choose, gather
+from noisesieve.review.facts import Page, choose, gather
 from noisesieve.review.page import render
 
-__all__ = ["LIMIT", "Page", "Report", "choose", "gather", "render"]
+__all__ = ["Page", "choose", "gather", "render"]

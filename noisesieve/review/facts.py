@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -13,11 +12,10 @@ import pyarrow as pa
 
 from noisesieve import __version__
 from noisesieve.files import digest
-from noisesieve.names import natural_key, unescape_name
+from noisesieve.names import natural_key
 from noisesieve.records import Ints
 from noisesieve.report import Report
 
-LIMIT = 500  # suspects on a page, unless asked for more
 SHOWN_TOP = 3
 HEAT_CLASSES = 16  # of the heat map; more cannot be read
 HEAT_STEPS = 6
@@ -68,17 +66,6 @@ def gather(report: Report, rows: Ints, pictures: list[bytes | None]) -> Page:
 def run_key(report: Report) -> str:
     """A short name for a run's verdicts: decisions made on another run's page do not belong to this one."""
     return digest({"data": report.facts["fingerprint"], "settings": report.facts["settings"]})[:16]
-
-
-def leads_out(path: str | None) -> bool:
-    """Is this file outside the dataset's folder? Then its picture is never copied into a page."""
-    if path is None:
-        return False
-    for spelled in (path, unescape_name(path)):
-        inside = os.path.normpath(spelled)
-        if os.path.isabs(spelled) or inside == ".." or inside.startswith(".." + os.sep):
-            return True
-    return False
 
 
 def _suspects(report: Report, rows: Ints, pictures: list[bytes | None], classes: list[str]) -> list[dict[str, Any]]:

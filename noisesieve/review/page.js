@@ -8,8 +8,8 @@
   const MOST_OPTIONS = 200;
   let view = suspects.map((_, i) => i); // the suspects that pass the filters, in order
   let at = 0; // place in the view
-  let decisions = {}; // id → { decision, label, at }
-  let past = []; // ids with what was decided before, for undo
+  const decisions = new Map(); // id → { decision, label, by, at }; also of suspects that another page of this run shows
+  const past = []; // ids with what was decided before, for undo
   let remembers = true;
 
   // Memory
@@ -21,14 +21,14 @@
     try { localStorage.setItem(name, value); } catch { remembers = false; }
     byId("storage-warning").hidden = remembers;
   }
-  function load() {
+  function stored() {
     try {
-      const saved = JSON.parse(recall(KEY) || "{}");
-      const known = new Set(suspects.map((s) => s.id));
-      for (const [id, d] of Object.entries(saved.decisions || {})) {
-        if (known.has(id) && d.decision in WORDS) decisions[id] = d;
-      }
-    } catch { decisions = {}; }
+      const entries = JSON.parse(recall(KEY) || "[]");
+      return new Map(entries.filter(([id, d]) => typeof id === "string" && Object.hasOwn(WORDS, d.decision)));
+    } catch { return new Map(); }
+  }
+  function load() {
+    for (const [id, d] of stored()) decisions.set(id, d);
     byId("reviewer").value = recall("noisesieve:reviewer") || "";
     byId("overview").open = recall("noisesieve:overview") !== "closed";
     byId("keys-on").checked = recall("noisesieve:keys") !== "off";
@@ -36,7 +36,11 @@
     document.documentElement.dataset.theme = recall("noisesieve:theme") || (dark ? "dark" : "light");
     byId("storage-warning").hidden = remembers;
   }
-  const save = () => remember(KEY, JSON.stringify({ decisions }));
+  function save(id) { // another tab may have saved since: only this suspect's entry is ours
+    const all = stored();
+    if (decisions.has(id)) all.set(id, decisions.get(id)); else all.delete(id);
+    remember(KEY, JSON.stringify([...all]));
+  }
 
   // Pieces
 
@@ -51,7 +55,7 @@
   function fit(image) {
     image.classList.toggle("tiny", Math.max(image.naturalWidth, image.naturalHeight) <= 64);
   }
-  const said = (suspect) => decisions[suspect.id];
+  const said = (suspect) => decisions.get(suspect.id);
   function describe(suspect) {
     const d = said(suspect);
     if (!d) return "undecided";
@@ -173,12 +177,14 @@
     const suspect = current();
     if (!suspect) return;
     past.push([suspect.id, said(suspect)]);
-    decisions[suspect.id] = { decision, label, at: new Date().toISOString() };
+    decisions.set(suspect.id, { decision, label, by: byId("reviewer").value, at: new Date().toISOString() });
     settled(view[at]);
-    announce(`${suspect.path ?? suspect.id}: ${describe(suspect)}.`);
+    const done = `${suspect.path ?? suspect.id}: ${describe(suspect)}.`;
     const later = view.findIndex((number, place) => place > at && !said(suspects[number]));
     goTo(later >= 0 ? later : at + 1);
+    announce(`${done} Next: ${spoken()}`);
   }
+  const spoken = () => (current() ? cards[view[at]].firstChild.getAttribute("aria-label") + ", " + byId("place").textContent : "none");
   function take(number) {
     const suspect = current();
     if (!suspect) return;
@@ -193,7 +199,7 @@
     const last = past.pop();
     if (!last) return;
     const [id, before] = last;
-    if (before) decisions[id] = before; else delete decisions[id];
+    if (before) decisions.set(id, before); else decisions.delete(id);
     const number = suspects.findIndex((s) => s.id === id);
     settled(number);
     if (!view.includes(number)) { clearFilters(); }
@@ -202,7 +208,7 @@
   }
   function settled(number) {
     dressCard(number);
-    save();
+    save(suspects[number].id);
     showProgress();
   }
   function showProgress() {
@@ -225,7 +231,7 @@
     const lines = [["id", "path", "sha256", "given", "decision", "label", "reviewer", "decided_at", "run"]];
     for (const s of suspects) {
       const d = said(s);
-      if (d) lines.push([s.id, s.path, s.sha256, name(s.given), d.decision, d.decision === "unusable" ? "" : d.label, byId("reviewer").value, d.at, data.run]);
+      if (d) lines.push([s.id, s.path, s.sha256, name(s.given), d.decision, d.decision === "unusable" ? "" : d.label, d.by || byId("reviewer").value, d.at, data.run]);
     }
     return lines.map((line) => line.map(cell).join(",")).join("\n") + "\n";
   }
@@ -298,7 +304,8 @@
     const likely = current().top.map(([number]) => number);
     const all = [...likely, ...classes.map((_, i) => i).filter((i) => !likely.includes(i))];
     matches = all.filter((i) => classes[i].toLowerCase().includes(text));
-    matches.sort((a, b) => classes[b].toLowerCase().startsWith(text) - classes[a].toLowerCase().startsWith(text));
+    const fits = (i) => (classes[i].toLowerCase() === text ? 2 : classes[i].toLowerCase().startsWith(text) ? 1 : 0);
+    matches.sort((a, b) => fits(b) - fits(a)); // a stable sort: likely classes stay before others
     marked = 0;
     const items = matches.slice(0, MOST_OPTIONS).map((number, i) => {
       const item = element("li");
@@ -349,7 +356,10 @@
     "?": () => byId("help").showModal(), ArrowRight: () => move(1), ArrowLeft: () => move(-1),
     1: () => takeTop(0), 2: () => takeTop(1), 3: () => takeTop(2),
   };
-  function move(step) { goTo(at + step, { focus: document.activeElement?.classList.contains("card") }); }
+  function move(step) {
+    goTo(at + step, { focus: document.activeElement?.classList.contains("card") });
+    announce(spoken());
+  }
   function takeTop(i) { const found = current()?.top[i]; if (found) take(found[0]); }
   document.addEventListener("keydown", (event) => {
     if (event.target.closest?.("input, select, textarea") || document.querySelector("dialog[open]")) return;
@@ -358,7 +368,7 @@
     const action = KEYS[key];
     if (!action || (!byId("keys-on").checked && key.length === 1 && !event.ctrlKey)) return;
     event.preventDefault();
-    action();
+    if (!event.repeat || key.startsWith("Arrow")) action(); // a key held down must not decide what nobody saw
   });
 
   // Wires
@@ -378,15 +388,27 @@
   byId("keys-on").addEventListener("change", () => remember("noisesieve:keys", byId("keys-on").checked ? "on" : "off"));
   for (const button of document.querySelectorAll(".heat button")) {
     button.addEventListener("click", () => {
+      const { given, suggested } = button.dataset, pair = given + ">" + suggested, select = byId("filter-pair");
       byId("filters").reset();
-      byId("filter-pair").value = button.dataset.given + ">" + button.dataset.suggested;
+      if (![...select.options].some((option) => option.value === pair)) { // its suspects are not on this page
+        select.append(new Option(`${name(given)} → ${name(suggested)} (0 shown)`, pair));
+      }
+      select.value = pair;
       applyFilters();
       byId("focus").focus();
     });
   }
   byId("overview").addEventListener("toggle", () => remember("noisesieve:overview", byId("overview").open ? "open" : "closed"));
   addEventListener("beforeunload", (event) => {
-    if (!remembers && Object.keys(decisions).length) event.preventDefault();
+    if (!remembers && decisions.size) event.preventDefault();
+  });
+  addEventListener("storage", (event) => { // another tab of this page decided something
+    if (event.key !== KEY) return;
+    decisions.clear();
+    load();
+    suspects.forEach((_, number) => dressCard(number));
+    showProgress();
+    showFocus();
   });
 
   load();

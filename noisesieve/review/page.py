@@ -56,9 +56,13 @@ def _bars(histogram: dict[str, Any]) -> list[dict[str, Any]]:
     tallest = max((math.sqrt(clean + suspect) for clean, suspect in columns), default=0.0) or 1.0
     width = 100 / max(1, len(columns))
     bars = []
-    for i, (clean, suspect) in enumerate(columns):
-        if clean + suspect:
-            height = 100 * math.sqrt(clean + suspect) / tallest
-            kind = "corrupted" if suspect else "clean"
-            bars.append({"x": i * width, "width": width * 0.9, "height": height, "kind": kind, "rows": clean + suspect})
+    for i, counts in enumerate(columns):
+        foot = 0.0
+        for kind, rows in zip(("clean", "corrupted"), counts, strict=True):
+            if rows:  # the pair's height is a root, and each has its part of it
+                height = 100 * math.sqrt(sum(counts)) / tallest * rows / sum(counts)
+                bars.append(
+                    {"x": i * width, "width": width * 0.9, "foot": foot, "height": height, "kind": kind, "rows": rows}
+                )
+                foot += height
     return bars

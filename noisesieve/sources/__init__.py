@@ -24,7 +24,16 @@ SOURCES: dict[str, Callable[[SourceSettings], Index]] = {
 
 def read(settings: SourceSettings, *, least_classes: int = 2) -> Index:
     """Index the dataset; rows keep a natural, stable order. A sieve needs two classes, a saved model none."""
-    index = SOURCES[kind_of(settings.path)](settings)
+    return narrow(read_all(settings), settings, least_classes=least_classes)
+
+
+def read_all(settings: SourceSettings) -> Index:
+    """Every row of the dataset, whatever split or limit was asked for."""
+    return SOURCES[kind_of(settings.path)](settings)
+
+
+def narrow(index: Index, settings: SourceSettings, *, least_classes: int = 2) -> Index:
+    """The rows that were asked for."""
     if settings.split is not None:
         index = _one_split(index, settings.split)
     if len(index) == 0:

@@ -52,16 +52,22 @@ def _embedded(schema: pa.Schema, settings: SourceSettings) -> str | None:
 
 def _decode_class_labels(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Hugging Face stores a class as a number and its name in the file's metadata: show the name."""
-    try:
-        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
-    except (KeyError, ValueError, TypeError):
-        return table
     for i, name in enumerate(table.column_names):
-        feature = features.get(name) if isinstance(features, dict) else None
-        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and pa.types.is_integer(table[name].type):
+        if (names := class_names(schema, name)) is not None:
             try:
-                names = pa.array(feature["names"], pa.string())
-                table = table.set_column(i, name, names.take(table[name].combine_chunks()))
-            except (KeyError, pa.ArrowException, TypeError):
-                continue  # numbers outside the names (-1 in test sets), or odd metadata: they stay numbers
+                named = pa.array(names, pa.string()).take(table[name].combine_chunks())
+            except pa.ArrowException:
+                continue  # numbers outside the names (-1 in test sets): they stay numbers
+            table = table.set_column(i, name, named)
     return table
+
+
+def class_names(schema: pa.Schema, column: str) -> list[str] | None:
+    """The names of the numbers in a column, where Hugging Face's metadata gives them."""
+    try:
+        feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
+        names = feature["names"] if feature["_type"] == "ClassLabel" else None
+    except (KeyError, ValueError, TypeError):
+        return None
+    known = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return names if known and pa.types.is_integer(schema.field(column).type) else None

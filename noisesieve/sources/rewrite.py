@@ -8,17 +8,17 @@ import json
 from collections.abc import Callable
 from typing import IO, Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from noisesieve.errors import InputError
+from noisesieve.names import csv_line
 from noisesieve.records import Index
 from noisesieve.settings import SourceSettings
 from noisesieve.sources.delimited import separator
+from noisesieve.sources.parquet import class_names
 
-BLOCK = 1024  # rows of a Parquet file in memory at a time: images may be embedded
+BOM = b"\xef\xbb\xbf"
 Changes = dict[int, str | None]  # row of the whole table → its new label; None: left out
 
 
@@ -30,26 +30,22 @@ def rewrite(index: Index, source: SourceSettings, changes: Changes, file: IO[byt
 def _delimited(index: Index, source: SourceSettings, changes: Changes, file: IO[bytes]) -> None:
     """Rows without a change are copied as they stand, quotes and all."""
     between = separator(source.path)
-
-    def change(row: str, header: list[str], label: str) -> str:
-        cells = next(csv.reader(io.StringIO(row, newline=""), delimiter=between, strict=True))
-        cells[header.index(source.label_column)] = label
-        ending = row[len(row.rstrip("\r\n")) :]
-        text = io.StringIO(newline="")
-        csv.writer(text, delimiter=between, lineterminator=ending).writerow(cells)
-        return text.getvalue()
-
-    with source.path.open(encoding="utf-8", newline="") as table:
+    with source.path.open(encoding="utf-8-sig", newline="") as table:
         lines = list(table)
+    if source.path.read_bytes()[:3] == BOM:
+        file.write(BOM)
     head, chunks = _chunks(lines, index)
     header = next(cells for cells in csv.reader(head, delimiter=between) if cells)
-    header[0] = header[0].removeprefix("\ufeff")
+    place = header.index(source.label_column)
     file.write("".join(head).encode())
     for row, chunk in enumerate(chunks):
         if row not in changes:
             file.write(chunk.encode())
         elif (label := changes[row]) is not None:
-            file.write(change(chunk, header, label).encode())
+            cells = next(csv.reader(io.StringIO(chunk, newline=""), delimiter=between, strict=True))
+            cells[place] = label
+            ending = chunk[len(chunk.rstrip("\r\n")) :]  # with the empty lines behind it
+            file.write((csv_line(cells, between) + ending).encode())
 
 
 def _jsonl(index: Index, source: SourceSettings, changes: Changes, file: IO[bytes]) -> None:
@@ -70,8 +66,8 @@ def _as_before(old: Any, label: str, index: Index, row: int) -> Any:
     if isinstance(old, str):
         return label
     try:
-        return int(label) if isinstance(old, int) and not isinstance(old, bool) else type(old)(label)
-    except ValueError as error:
+        return {"true": True, "false": False}[label] if isinstance(old, bool) else type(old)(label)
+    except (ValueError, KeyError) as error:
         raise InputError(
             f"{index.ids[row]}: the label {label!r} is no {type(old).__name__}, as the table's labels are.",
             "Decide for one of the table's classes.",
@@ -79,46 +75,51 @@ def _as_before(old: Any, label: str, index: Index, row: int) -> Any:
 
 
 def _parquet(index: Index, source: SourceSettings, changes: Changes, file: IO[bytes]) -> None:
+    """Group by group, as they were: images may be embedded, and one group is in memory at a time."""
     whole = pq.ParquetFile(source.path)
-    schema, place = whole.schema_arrow, whole.schema_arrow.get_field_index(source.label_column)
-    encode = _encoder(schema, source.label_column)
+    schema, column = whole.schema_arrow, source.label_column
+    place = schema.get_field_index(column)
+    encode = _encoder(schema, index, column)
     first = 0
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-        for batch in whole.iter_batches(BLOCK):
-            rows = range(first, first + len(batch))
-            labels = batch.column(place)
-            if any(row in changes for row in rows):
-                new = encode([changes.get(row) for row in rows])
-                changed = pa.array(np.array([changes.get(row) is not None for row in rows]))
-                labels = pa.chunked_array([pc.if_else(changed, new, _plain(labels))]).combine_chunks()
-                labels = labels.cast(schema.field(place).type)
-            kept = pa.array(np.array([row not in changes or changes[row] is not None for row in rows]))
-            batch = batch.set_column(place, schema.field(place), labels).filter(kept)
-            writer.write_batch(batch)
-            first += len(rows)
+        for number in range(whole.num_row_groups):
+            group = whole.read_row_group(number)
+            new = [changes.get(first + row) for row in range(len(group))]
+            kept = [first + row not in changes or label is not None for row, label in enumerate(new)]
+            if any(label is not None for label in new):
+                old = _plain(group.column(place).combine_chunks())
+                labels = [label if label is not None else value for label, value in zip(encode(new), old, strict=True)]
+                group = group.set_column(place, schema.field(place), _typed(labels, schema.field(place).type))
+            writer.write_table(group.filter(pa.array(kept)))
+            first += len(kept)
 
 
-def _plain(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+def _plain(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    return values
 
 
-def _encoder(schema: pa.Schema, column: str) -> Callable[[list[str | None]], pa.Array]:
+def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(kind):
+        return pa.array(values, kind.value_type).dictionary_encode().cast(kind)
+    return pa.array(values, kind)
+
+
+def _encoder(schema: pa.Schema, index: Index, column: str) -> Callable[[list[str | None]], list[Any]]:
     """Labels as this file stores them: text, numbers, or Hugging Face's numbers of named classes."""
     kind = schema.field(column).type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    names: list[str] | None = None
-    try:
-        feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
-        if feature["_type"] == "ClassLabel" and pa.types.is_integer(value):
-            names = feature["names"]
-    except (KeyError, ValueError, TypeError):
-        pass
+    names = class_names(schema, column)
+    if names is not None and not set(index.labels) <= set(names):
+        names = None  # the reader gave the names up as well: some number has none
 
-    def encode(labels: list[str | None]) -> pa.Array:
+    def encode(labels: list[str | None]) -> list[Any]:
         try:
             if names is not None:
-                return pa.array([None if label is None else names.index(label) for label in labels], value)
-            return pa.array(labels, pa.string()).cast(value)
+                return [None if label is None else names.index(label) for label in labels]
+            if pa.types.is_string_view(value):
+                return list(labels)
+            return pa.array(labels, pa.string()).cast(value).to_pylist()  # type: ignore[no-any-return]
         except (pa.ArrowException, ValueError) as error:
             raise InputError(
                 f"Column {column!r} ({kind}) cannot hold a new label ({error}).", "Decide for one of its classes."

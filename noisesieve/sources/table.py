@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from noisesieve.errors import InputError
-from noisesieve.names import file_of, unescape_name
+from noisesieve.names import file_of, leads_out
 from noisesieve.records import Bools, Index, Ints, Place
 from noisesieve.settings import SourceSettings
 
@@ -161,17 +161,11 @@ def _refuse_outside(paths: list[str], table: Table, settings: SourceSettings) ->
     if settings.allow_outside:
         return
     for row, path in enumerate(paths):
-        if _leads_out(path) or ("\\" in path and _leads_out(unescape_name(path))):
+        if leads_out(path):
             raise InputError(
                 f"{place_of(table, settings, row)}: the path {path!r} leads out of the dataset's folder.",
                 "Set --root to the folder above all images, or pass --allow-outside.",
             )
-
-
-def _leads_out(path: str) -> bool:
-    inside = os.path.normpath(path) if ".." in path else path
-    drive = os.path.splitdrive(path)[0]  # empty where the system has no drives
-    return os.path.isabs(path) or bool(drive) or inside == ".." or inside.startswith(".." + os.sep)
 
 
 def _ids(table: Table, settings: SourceSettings, paths: list[str | None], used: set[str]) -> list[str]:

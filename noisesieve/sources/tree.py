@@ -13,27 +13,39 @@ from noisesieve.records import Index
 
 def plant_tree(index: Index, labels: list[str], out: Path, *, link: bool) -> list[str]:
     """Fill an empty folder with every row of an image folder, each under its new label; notes for people."""
+    for label in sorted(set(labels) - set(index.labels)):
+        _require_folder_name(label)
     depth = 0 if index.splits is None else 1  # class/… or split/class/…
     names = [_name(str(path), label, depth) for path, label in zip(index.paths, labels, strict=True)]
     stays = [label == old for label, old in zip(labels, index.labels, strict=True)]
     taken = {name for name, stay in zip(names, stays, strict=True) if stay}  # whoever moves in gives way
-    moved_aside = 0
+    renamed = lost = 0
     for row, name in enumerate(names):
-        if not stays[row] and name in taken:
+        if not stays[row]:
             stem, ending = os.path.splitext(name)
-            name = f"{stem}-row{row}{ending}"
-            moved_aside += 1
-        taken.add(name)
-        target = out / name
-        if not target.resolve().is_relative_to(out.resolve()):
-            raise InputError(f"{labels[row]!r} is no name for a class folder.", "Decide for another class.")
+            renamed += name in taken
+            while name in taken:
+                stem = f"{stem}-row{row}"
+                name = f"{stem}{ending}"
+            taken.add(name)
+        file, target = index.places(row).file, out / name
+        if not os.path.isfile(file):  # a link that leads nowhere
+            lost += 1
+            continue
         target.parent.mkdir(parents=True, exist_ok=True)
-        file = index.places(row).file
         if link:
             target.symlink_to(os.path.realpath(file))
         else:
             shutil.copyfile(file, target)
-    return [f"{moved_aside:,} files got a row number: their name was taken in the new class."] if moved_aside else []
+    notes = [f"{renamed:,} files got a row number: their name was taken in the new class."] if renamed else []
+    return [*notes, f"{lost:,} entries are no files and were left out."] if lost else notes
+
+
+def _require_folder_name(label: str) -> None:
+    """A new class must be one visible folder: `scan` would not find it again otherwise."""
+    name = unescape_name(label)
+    if name.startswith(".") or any(bad in name for bad in ("/", "\0", os.sep)):
+        raise InputError(f"{label!r} is no name for a class folder.", "Decide for another class.")
 
 
 def _name(path: str, label: str, depth: int) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ import pyarrow.parquet as pq
 
 from noisesieve.errors import InputError, OutputError, UsageError
 from noisesieve.files import replacing
-from noisesieve.names import escape_name
+from noisesieve.names import csv_line, escape_name
 from noisesieve.records import Index
 from noisesieve.settings import SourceSettings
 from noisesieve.sources.table import KINDS
@@ -46,22 +44,34 @@ def write_table(
     Paths are relative to the new table where the images lie below it, else they stay relative to the dataset's root.
     Embedded images stay embedded, in the format they came in.
     """
+    with replacing(out) as file:
+        return fill_table(index, source, out, file, labels=labels, truth=truth)
+
+
+def fill_table(
+    index: Index,
+    source: SourceSettings,
+    out: Path,
+    file: IO[bytes],
+    *,
+    labels: list[str],
+    truth: list[str] | None = None,
+) -> Path | None:
+    """The same into a file that will be `out`."""
     kind = table_kind(index, source, out)
     ours = {"label": labels} if truth is None else {"label": labels, "true_label": truth}
     if _is_embedded(index):
         new = _beside(index, source, ours)
-        with replacing(out) as file:
-            (_copy_parquet if kind == "parquet" else _copy_jsonl)(index, new, file)
+        (_copy_parquet if kind == "parquet" else _copy_jsonl)(index, new, file)
         return None
     paths, root = _paths(index, out)
     new = _beside(index, source, {"path": paths, **ours})
-    with replacing(out) as file:
-        if kind == "parquet":
-            pq.write_table(new, file, compression="zstd")
-        elif kind == "jsonl":
-            file.writelines(_line(row) for row in new.to_pylist())
-        else:
-            _write_delimited(new, file, "," if kind == "csv" else "\t")
+    if kind == "parquet":
+        pq.write_table(new, file, compression="zstd")
+    elif kind == "jsonl":
+        file.writelines(_line(row) for row in new.to_pylist())
+    else:
+        _write_delimited(new, file, "," if kind == "csv" else "\t")
     return root
 
 
@@ -96,13 +106,9 @@ def _beside(index: Index, source: SourceSettings, ours: dict[str, list[str]]) ->
 
 
 def _write_delimited(table: pa.Table, file: IO[bytes], separator: str) -> None:
-    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-    plain = csv.writer(text, delimiter=separator, lineterminator="\n")
-    quoted = csv.writer(text, delimiter=separator, lineterminator="\n", quoting=csv.QUOTE_ALL)
     rows = zip(*(_texts(column) for column in table.columns), strict=True)
-    for row in (tuple(table.column_names), *rows):  # older Pythons leave a lone \r bare, and readers end the line there
-        (quoted if any("\r" in (cell or "") for cell in row) else plain).writerow(row)
-    text.detach()
+    for row in (tuple(table.column_names), *rows):
+        file.write((csv_line(row, separator) + "\n").encode())
 
 
 def _texts(column: pa.ChunkedArray) -> list[str | None]:

@@ -287,8 +287,11 @@ def test_a_cvat_export_comes_back(inside: Run, run: Path, tmp_path: Path) -> Non
     assert inside("export", run, "--to", "cvat", "-o", tmp_path / "c.xml").returncode == 0
     text = (tmp_path / "c.xml").read_text()
     found = json.loads(inside("apply", run, tmp_path / "c.xml", "-o", tmp_path / "new.csv", "--json").stdout)
+    assert found["decisions"] == {"accept (untouched)": 3}  # nobody need have looked at our own tags
+    somebody = write(tmp_path / "s.xml", text.replace('source="auto"', 'source="manual"'))
+    found = json.loads(inside("apply", run, somebody, "-o", tmp_path / "s.csv", "--json").stdout)
     assert found["decisions"] == {"accept": 3}
-    assert set(pd.read_csv(tmp_path / "new.audit.csv")["source"]) == {"cvat (auto)"}
+    assert set(pd.read_csv(tmp_path / "s.audit.csv")["source"]) == {"cvat"}
     bomb = write(
         tmp_path / "b.xml", '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY b "b">]><annotations>&b;</annotations>'
     )
@@ -311,6 +314,8 @@ def test_a_cvat_export_comes_back(inside: Run, run: Path, tmp_path: Path) -> Non
         ("d.json", "[" * 100_000),
         ("d.json", '[{"data": {}}]'),
         ("d.json", '[{"image": "red/0.png", "label": ["a", "b"]}]'),
+        ("d.json", '[{"data": {"image": "red/0.png"}, "annotations": 5}]'),
+        ("d.xml", '<?xml version="1.0" encoding="foo"?><annotations/>'),
         ("d.docx", "x"),
         ("gone.csv", None),
     ],
@@ -353,3 +358,108 @@ def test_spreadsheet_quotes_come_off_again(inside: Run, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["changed"] == 1
     new = pd.read_csv(tmp_path / "data/new.csv", dtype=str)
     assert new["label"].tolist() == ["-b", "=a", "-b", "-b", "'=c", "'=c"]
+
+
+def test_a_path_that_is_listed_twice_must_be_decided_by_id(inside: Run, tmp_path: Path) -> None:
+    for i in range(4):
+        paint(tmp_path / f"{i}.png", (60 * i, 90, 10), seed=i)
+    table = write(tmp_path / "t.csv", "path,label\n0.png,a\n1.png,a\n2.png,b\n3.png,b\n0.png,b\n")
+    run = make_run(table, tmp_path / "run", {"0.png#4": "a"}).path.parent
+    for text, said in (
+        ("path,label\n0.png,a\n", "more than once"),
+        ("id,path,label\n1.png,2.png,a\n", "different rows"),
+        ("id,decision,label\n1.png,keep,b\n", "is kept, and called 'b'"),
+    ):
+        done = inside("apply", run, write(tmp_path / "d.csv", text), "-o", tmp_path / "new.csv")
+        assert done.returncode == 3
+        assert said in done.stderr
+    by_id = write(tmp_path / "d.csv", "id,path,label\n0.png#4,0.png,a\n")
+    assert inside("apply", run, by_id, "-o", tmp_path / "new.csv").returncode == 0
+    assert (tmp_path / "new.csv").read_text().splitlines()[-1] == "0.png,a"
+
+
+def test_a_failure_on_the_way_leaves_nothing(
+    inside: Run, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = write(tmp_path / "d.csv", "path,label\nred/0.png,green\n")
+    (tmp_path / "x.audit.csv").mkdir()
+    assert inside("apply", run, said, "-o", tmp_path / "x.csv", "--force").returncode == 4
+    assert not (tmp_path / "x.csv").exists()
+    old = Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if target.name.endswith("audit.csv"):
+            raise OSError(28, "No space left on device")
+        return old(self, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    assert inside("apply", run, said, "-o", tmp_path / "new.csv").returncode == 4
+    assert not (tmp_path / "new.csv").exists()
+    assert not (tmp_path / "new.audit.csv").exists()
+
+
+def test_odd_cells_survive_in_a_changed_row(inside: Run, tmp_path: Path) -> None:
+    for i in range(4):
+        paint(tmp_path / f"{i}.png", (60 * i, 90, 10), seed=i)
+    text = 'path,label,note\n0.png,a,x\n1.png,b,"x\ry"\n2.png,a,"u\u2028v"\n3.png,b,"two\nlines"'
+    run = make_run(write(tmp_path / "t.csv", text), tmp_path / "run", {"1.png": "a"}).path.parent
+    said = write(tmp_path / "d.csv", "path,label\n1.png,a\n2.png,b\n3.png,a\n")
+    assert inside("apply", run, said, "-o", tmp_path / "new.csv").returncode == 0
+    expected = text.replace("1.png,b", "1.png,a").replace("2.png,a", "2.png,b").replace("3.png,b", "3.png,a")
+    assert pd.read_csv(tmp_path / "new.csv").equals(pd.read_csv(write(tmp_path / "e.csv", expected)))
+    assert inside("export", run, "--to", "csv", "--only", "all", "-o", tmp_path / "all.csv").returncode == 0
+    assert len(pd.read_csv(tmp_path / "all.csv")) == 4
+
+
+def test_truth_values_and_numbers_without_a_name_stay_what_they_are(inside: Run, tmp_path: Path) -> None:
+    for i in range(4):
+        paint(tmp_path / f"{i}.png", (60 * i, 90, 10), seed=i)
+    lines = [f'{{"path": "{i}.png", "label": {str(i < 2).lower()}}}\n' for i in range(4)]
+    run = make_run(write(tmp_path / "t.jsonl", "".join(lines)), tmp_path / "run").path.parent
+    said = write(tmp_path / "d.csv", "path,label\n0.png,false\n")
+    done = inside("apply", run, said, "-o", tmp_path / "new.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "new.jsonl").read_text().splitlines()[0])["label"] is False
+
+    names = {"info": {"features": {"label": {"names": ["1", "0"], "_type": "ClassLabel"}}}}
+    table = pa.table({"path": [f"{i}.png" for i in range(4)], "label": [0, 1, -1, 0]})
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(names)}), tmp_path / "t.parquet")
+    run = make_run(tmp_path / "t.parquet", tmp_path / "run2").path.parent
+    said = write(tmp_path / "d.csv", "path,label\n0.png,1\n")  # a -1 has no name, so numbers are numbers
+    assert inside("apply", run, said, "-o", tmp_path / "other.parquet").returncode == 0
+    assert pq.read_table(tmp_path / "other.parquet")["label"].to_pylist() == [1, 1, -1, 0]
+
+
+@pytest.mark.parametrize("label", ["x/y", ".hid", ".", "..", "n\\x00l"])
+def test_a_new_class_must_be_a_visible_folder(label: str, inside: Run, run: Path, tmp_path: Path) -> None:
+    said = write(tmp_path / "d.csv", f"path,label\nred/0.png,{label}\n")
+    done = inside("apply", run, said, "--new-classes", "--tree", "copy", "-o", tmp_path / "tree")
+    assert done.returncode == 3
+    assert not (tmp_path / "tree").exists()
+
+
+def test_the_next_command_names_the_tables_own_columns(inside: Run, colours: Path, tmp_path: Path) -> None:
+    names = sorted(path.relative_to(colours).as_posix() for path in colours.rglob("*.png"))
+    table = tmp_path / "t.csv"
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows([("file", "class"), *((n, n.split("/")[0]) for n in names)])
+    options = {"root": colours, "path_column": "file", "label_column": "class"}
+    run = make_run(table, tmp_path / "run", WRONG, **options).path.parent
+    said = write(tmp_path / "d.csv", "path,label\nred/0.png,green\n")
+    found = json.loads(inside("apply", run, said, "-o", tmp_path / "new.csv", "--json").stdout)
+    done = inside("scan", tmp_path / "new.csv", *found["scan"], "--dry-run", "--json")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_path_that_was_changed_since_the_run_is_refused(inside: Run, tmp_path: Path) -> None:
+    for i in range(4):
+        paint(tmp_path / f"data/{i}.png", (60 * i, 90, 10), seed=i)
+    paint(tmp_path / "secret.png", (1, 2, 3))
+    text = "key,path,label\na,0.png,x\nb,1.png,x\nc,2.png,y\nd,3.png,y\n"
+    table = write(tmp_path / "data/t.csv", text)
+    run = make_run(table, tmp_path / "run", {"a": "y"}, id_column="key").path.parent
+    write(table, text.replace("0.png", "../secret.png"))
+    done = inside("export", run, "--to", "folder", "--files", "copy", "-o", tmp_path / "out")
+    assert done.returncode == 5
+    assert "'../secret.png'" in done.stderr
+    assert not (tmp_path / "out").exists()

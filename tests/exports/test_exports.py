@@ -8,6 +8,7 @@ import os
 import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pandas as pd
@@ -106,10 +107,25 @@ def test_a_disk_that_fills_up_leaves_the_old_export(
     assert inside("export", run, "--to", "folder", "--files", "copy", "-o", tmp_path / "out").returncode == 0
     before = sorted(path.name for path in (tmp_path / "out").rglob("*"))
 
-    def full(*_: object) -> None:
+    def full(*_: object) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("noisesieve.files.Path.replace", full)
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "write_bytes", full)
+        done = inside("export", run, "--to", "folder", "--files", "copy", "-o", tmp_path / "out", "--force")
+        assert done.returncode == 4
+    real, calls = Path.replace, []
+
+    def second(self: Path, target: Path) -> Path:
+        calls.append(target)
+        return real(self, target) if len(calls) != 2 else full()  # the old folder is aside, the new one cannot come
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "replace", second)
+        done = inside("export", run, "--to", "folder", "--files", "copy", "-o", tmp_path / "out", "--force")
+        assert done.returncode == 4
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == before
+    monkeypatch.setattr(Path, "replace", full)
     done = inside("export", run, "--to", "folder", "--files", "copy", "-o", tmp_path / "out", "--force")
     assert done.returncode == 4
     assert "No space left" in done.stderr
@@ -284,7 +300,8 @@ def test_pictures_that_are_gone_are_left_out_and_counted(inside: Run, run: Path,
     (colours / "red/0.png").unlink()
     done = inside("export", made.path.parent, "--to", "folder", "-o", tmp_path / "tree")
     assert done.returncode == 0, done.stderr
-    assert "1 pictures are no longer there" in done.stdout
+    assert "2 rows written" in done.stdout
+    assert "1 picture gone or changed since the run" in done.stdout
     assert len(list((tmp_path / "tree").rglob("*.png"))) == 2
 
 
@@ -295,3 +312,53 @@ def test_a_folder_name_is_one_visible_name_of_bearable_length(label: str) -> Non
     assert "\0" not in name
     assert not name.startswith(".")
     assert 0 < len(name.encode()) <= 140
+
+
+def test_splits_stay_apart_and_do_not_confuse_hugging_face(
+    inside: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    for split in ("train", "test"):
+        for label in ("x", "y"):
+            for i in range(3):
+                paint(tmp_path / f"d/{split}/{label}/{i}.png", (200, i, 0), seed=i)
+    run = make_run(tmp_path / "d", tmp_path / "run", {"train/x/0.png": "y"}).path.parent
+    assert inside("export", run, "--to", "huggingface", "--only", "all", "-o", tmp_path / "out").returncode == 0
+    loaded = datasets.load_dataset("imagefolder", data_dir=str(tmp_path / "out"), cache_dir=str(tmp_path / "c"))
+    rows = loaded["train"]
+    assert len(rows) == 12
+    assert sorted(rows["split"]) == ["test"] * 6 + ["train"] * 6
+    assert rows[0]["path"].split("/")[1] == rows[0]["label"]
+    assert inside("export", run, "--to", "folder", "--only", "clean", "-o", tmp_path / "tree").returncode == 0
+    assert len(list((tmp_path / "tree/test").rglob("*.png"))) == 6
+    assert len(list((tmp_path / "tree/train").rglob("*.png"))) == 5
+    assert json.loads(inside("scan", tmp_path / "tree", "--dry-run", "--json").stdout)["examples"] == 11
+
+
+def test_classes_that_xml_cannot_tell_apart_are_refused(inside: Run, tmp_path: Path) -> None:
+    rows = [("path", "label")]
+    for i, label in enumerate(("x", "x\x01", "x", "x\x01")):
+        paint(tmp_path / f"data/{i}.png", (60 * i, 90, 10), seed=i)
+        rows.append((f"{i}.png", label))
+    with (tmp_path / "data/t.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    run = make_run(tmp_path / "data/t.csv", tmp_path / "run", {"0.png": "x\x01"}).path.parent
+    for name in ("cvat", "label-studio"):
+        done = inside("export", run, "--to", name, "-o", tmp_path / "out")
+        assert done.returncode == 3
+        assert not (tmp_path / "out").exists()
+
+
+def test_what_is_printed_names_the_real_place(inside: Run, run: Path, tmp_path: Path) -> None:
+    for name in ("huggingface", "fiftyone"):
+        done = inside("export", run, "--to", name, "-o", tmp_path / name)
+        assert str(tmp_path / name) in done.stdout.replace("\n", "")
+        assert ".tmp" not in done.stdout
+
+
+def test_a_dataset_that_moved_is_not_written_into_either(inside: Run, run: Path, colours: Path, tmp_path: Path) -> None:
+    moved = colours.rename(tmp_path / "moved")
+    done = inside("export", run, "--to", "csv", "--data", moved, "-o", moved / "red/x.csv")
+    assert done.returncode == 4

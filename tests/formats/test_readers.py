@@ -29,6 +29,8 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def parcel(pictures: Path, out: Path) -> Any:
+    import pyarrow as pa
+
     from noisesieve.exports import Parcel
 
     rows = [
@@ -50,7 +52,14 @@ def parcel(pictures: Path, out: Path) -> Any:
     files: list[str | None] = [str(pictures / row["path"]) for row in rows]  # type: ignore[operator]
     sizes = [(8 + i, 6) for i in range(5)]
     return Parcel(
-        rows=rows, classes=LABELS, out=out, only="all", version="0.1", root=pictures, files=files, sizes=sizes
+        table=pa.Table.from_pylist(rows),
+        classes=LABELS,
+        out=out,
+        shown=out,
+        version="0.1",
+        root=pictures,
+        files=files,
+        sizes=sizes,
     )
 
 

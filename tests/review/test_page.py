@@ -363,3 +363,89 @@ def test_a_dataset_that_is_gone_is_named_with_the_next_step(inside: Run, run: Pa
     assert done.returncode == 3
     assert "--data" in done.stderr
     assert inside("review", run, "--data", moved).returncode == 0
+
+
+def test_nothing_is_overwritten_unasked(inside: Run, run: Path, colours: Path, tmp_path: Path) -> None:
+    picture = colours / "red/3.png"
+    before = picture.read_bytes()
+    assert inside("review", run, "-o", picture, "--force").returncode == 4
+    assert picture.read_bytes() == before
+    (tmp_path / "mine.html").write_text("mine")
+    assert inside("review", run, "-o", tmp_path / "mine.html").returncode == 4
+    assert (tmp_path / "mine.html").read_text() == "mine"
+    assert inside("review", run, "-o", ".").returncode == 4
+    assert inside("review", run).returncode == 0
+    assert inside("review", run).returncode == 0  # the run's own page is made anew
+
+
+def test_a_smaller_page_of_the_same_run_keeps_what_was_decided_on_a_larger(
+    inside: Run, run: Path, context: Any, tmp_path: Path
+) -> None:
+    inside("review", run)
+    inside("review", run, "--limit", "2", "-o", tmp_path / "small.html")
+    tab = Tab(context, run / "review.html")
+    tab.press("a", "a", "a", "a")
+    tab.page.goto((tmp_path / "small.html").resolve().as_uri())
+    assert tab.text("#progress-text") == "2 of 2 decided"
+    tab.press("ArrowLeft", "k")
+    tab.page.goto((run / "review.html").resolve().as_uri())
+    assert tab.text("#progress-text") == "4 of 5 decided"
+    assert [row["decision"] for row in tab.decisions(tmp_path)] == ["keep", "accept", "accept", "accept"]
+
+
+def test_every_decision_has_its_own_reviewer(inside: Run, run: Path, context: Any, tmp_path: Path) -> None:
+    inside("review", run)
+    tab = Tab(context, run / "review.html")
+    for name in ("Ann", "Bob"):
+        tab.page.fill("#reviewer", name)
+        tab.page.click("#accept")
+    assert [row["reviewer"] for row in tab.decisions(tmp_path)] == ["Ann", "Bob"]
+
+
+def test_a_key_that_is_held_down_decides_once(inside: Run, run: Path, context: Any) -> None:
+    inside("review", run)
+    tab = Tab(context, run / "review.html")
+    for _ in range(4):  # without a key up in between: repeats
+        tab.page.keyboard.down("a")
+    assert tab.text("#progress-text") == "1 of 5 decided"
+
+
+def test_the_chooser_prefers_the_class_that_was_typed(inside: Run, context: Any, tmp_path: Path) -> None:
+    for label in ("1", "10", "100"):
+        for i in range(3):
+            paint(tmp_path / f"data/{label}/{i}.png", (len(label) * 60, 0, 0), seed=i)
+    run = make_run(tmp_path / "data", tmp_path / "run", {"100/0.png": "10"}).path.parent
+    inside("review", run)
+    tab = Tab(context, run / "review.html")
+    tab.press("c")
+    tab.page.keyboard.type("1")
+    tab.press("Enter")
+    assert [row["label"] for row in tab.decisions(tmp_path)] == ["1"]
+
+
+def test_a_confusion_whose_suspects_are_not_shown_shows_none(
+    inside: Run, run: Path, context: Any, tmp_path: Path
+) -> None:
+    inside("review", run, "--limit", "1", "-o", tmp_path / "one.html")
+    tab = Tab(context, tmp_path / "one.html")
+    shown = (tab.text("#given"), tab.text("#suggested"))
+    for button in tab.page.locator(".heat button").all():
+        button.click()
+        pair = tab.page.locator("#filter-pair option:checked").inner_text()
+        assert tab.page.locator(".card").count() == int(pair.startswith(f"{shown[0]} → {shown[1]}"))
+
+
+def test_a_stop_while_the_page_is_made_leaves_a_complete_run(colours: Path, tmp_path: Path) -> None:
+    from noisesieve import handover, pipeline
+    from noisesieve.errors import Stopped
+    from noisesieve.settings import scan_settings
+    from tests.conftest import QUICK_OPTIONS
+
+    def stopped(*_: Any, **__: Any) -> None:
+        raise Stopped("Stopped by SIGINT.", exit_code=130)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(handover, "review", stopped)
+        report = pipeline.scan(scan_settings(colours, output=tmp_path / "run", **QUICK_OPTIONS))
+    assert ns.read_report(report.path.parent)
+    assert not (report.path.parent / "review.html").exists()
