@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,18 +14,17 @@ import torch
 from torch.nn.functional import normalize
 
 from noisesieve import pixels
-from noisesieve.errors import InputError, NoisesieveError, StateError
+from noisesieve.errors import NoisesieveError, StateError
 from noisesieve.learn.embed import embed
 from noisesieve.learn.feed import Feed
 from noisesieve.learn.model import load_model
 from noisesieve.records import Index, Ints
 from noisesieve.reopen import index_of, pixels_of
-from noisesieve.report import Report
+from noisesieve.report import Report, find_row
 from noisesieve.watch import Watcher
 
 NEAREST = 3
 COMPARED = 1000  # clean pictures of a class that are compared, evenly drawn where there are more
-COMPARED_IDS = 20_000  # with a typo; more would take seconds
 SCORES = ("loss", "regularizer", "regularized_loss", "threshold", "margin")
 WORDS = ("predicted_label", "predicted_probability", "label_probability", "suggested_label", "corruption_probability")
 
@@ -62,20 +60,6 @@ def explain(
     if readable:
         document["neighbours"] = neighbours(report, index, row, watcher, pause)
     return document
-
-
-def find_row(report: Report, name: str) -> int:
-    """The row with this id, path or number; where there is none, the most similar ids are named."""
-    ids, paths = report.table["id"].to_pylist(), report.table["path"].to_pylist()
-    for column in (ids, paths):
-        if name in column:
-            return int(column.index(name))
-    if name.isdecimal() and int(name) < len(ids):
-        return int(name)
-    ends = [known for known in ids if known.endswith(f"/{name}")]
-    close = ends or difflib.get_close_matches(name, ids[:COMPARED_IDS], n=3)
-    hint = f"Did you mean {' or '.join(map(repr, close[:3]))}?" if close else "Ids are in the report's column id."
-    raise InputError(f"{name!r}: no such row in the run.", hint)
 
 
 def course_of(report: Report, row: int) -> dict[str, Any] | None:

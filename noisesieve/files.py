@@ -22,7 +22,7 @@ MARK = ".noisesieve"  # in a folder that we made, and may replace
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that takes the place of `path` when the block ends well, synced; else nothing changes."""
-    if not path.name:
+    if not path.name or path.is_dir():
         raise OutputError(f"{path}: is a folder.", "Choose the name of a file.")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -51,10 +51,10 @@ def filling(path: Path, *, folder: bool, force: bool) -> Iterator[Path]:
     A file is handed out as it is, since its writer replaces it whole; a folder is filled beside its place.
     """
     if not folder:
-        if path.exists() and not force:
-            raise OutputError(f"{path}: is there already.", "Choose another name with -o, or pass --force.")
         if path.is_dir():
             raise OutputError(f"{path}: is a folder.", "Choose the name of a file with -o.")
+        if path.exists() and not force:
+            raise OutputError(f"{path}: is there already.", "Choose another name with -o, or pass --force.")
         yield path
         return
     if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or (force and (path / MARK).exists()))):

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow.compute as pc
@@ -30,17 +30,19 @@ from noisesieve.files import filling, replacing
 from noisesieve.names import leads_out
 from noisesieve.pixels.decode import Unreadable
 from noisesieve.records import Index
-from noisesieve.reopen import index_of, pixels_of, same_rows, settings_of
+from noisesieve.reopen import aligned, index_of, pixels_of, settings_of
 from noisesieve.report import Report
+from noisesieve.report.run import FILES
 from noisesieve.review import choose, gather, render
 from noisesieve.settings import ApplySettings, ExportSettings, PixelSettings, SourceSettings
 from noisesieve.sources.rewrite import rewrite
+from noisesieve.sources.table import KINDS
 from noisesieve.sources.tree import plant_tree
 from noisesieve.sources.write import fill_table, table_kind
 from noisesieve.watch import Watcher
 
 Pause = Callable[[], None]
-THUMBNAIL = 320  # the longer side of a picture on the page
+THUMBNAIL = 480  # the longer side of a picture on the page
 
 
 # SHOW
@@ -69,7 +71,10 @@ def review(report: Report, index: Index, out: Path, *, limit: int, watcher: Watc
 
 
 def refuse_dataset(report: Report, out: Path, data: Path | None, root: Path | None) -> None:
-    """Nothing of ours goes into the dataset."""
+    """Nothing of ours goes into the dataset, or over the run's own files."""
+    own = (*FILES, "run.json")
+    if out.name in own and out.resolve().parent == report.path.parent.resolve():
+        raise OutputError(f"{out}: is the run's own file.", "Choose another name with -o.")
     try:
         source = settings_of(report, data, root).source
     except InputError:
@@ -90,6 +95,8 @@ def export(report: Report, settings: ExportSettings, *, watcher: Watcher, pause:
     kind = EXPORTS[settings.format]
     out = settings.output or report.path.parent / kind.name.format(only=_word(settings.only))
     refuse_dataset(report, out, settings.data, settings.root)
+    if kind.folder and out.suffix.lower() in (".json", ".xml", *KINDS):
+        raise UsageError(f"-o {out}: --to {settings.format} makes a folder.", "Leave the ending out.")
     chosen = exports.pick(report, only=settings.only, top=settings.top, least=settings.min_probability)
     if kind.pictures:
         chosen = chosen.filter(pc.equal(chosen["status"], "ok"))
@@ -164,16 +171,16 @@ def apply(report: Report, settings: ApplySettings, *, watcher: Watcher, pause: P
     refuse_dataset(report, settings.output, settings.data, settings.root)
     _refuse_existing(settings)
     whole = sources.read_all(scanned)
-    index = sources.narrow(whole, scanned)
-    same_rows(report, index)
+    index = aligned(report, sources.narrow(whole, scanned))
     _refuse_kind(whole, scanned, settings)
     said = [decisions.read(file) for file in settings.decisions]
     found = [decision for file in said for decision in file.decisions]
-    outcomes = decisions.resolve(report, found, new_classes=settings.new_classes)
+    outcomes, kept_silent = decisions.resolve(report, found, root=index.root, new_classes=settings.new_classes)
     if settings.accept_above is not None:
         outcomes |= decisions.accept_above(report, settings.accept_above, set(outcomes))
+    undecided = kept_silent + sum(file.undecided for file in said)
     if not outcomes:
-        raise InputError("No decision to apply.", "Decide something first, or pass --accept-above 0.95.")
+        _refuse_nothing(report, settings, undecided)
     _refuse_changed(report, index, outcomes, watcher, pause)
     place = {name: row for row, name in enumerate(whole.ids)}
     changes = {
@@ -189,13 +196,28 @@ def apply(report: Report, settings: ApplySettings, *, watcher: Watcher, pause: P
         "audit": str(beside(settings.output, "audit.csv")),
         "examples": len(whole) - left_out,
         "decided": len(outcomes),
-        "undecided": sum(file.undecided for file in said),
+        "undecided": undecided,
+        "open": _still_open(report, outcomes),
         "changed": len(changes) - left_out,
         "left_out": left_out,
         "decisions": dict(sorted(Counter(outcome.decision for outcome in outcomes.values()).items())),
         "moves": _moves(index, outcomes),
     }
     return _publish(report, whole, scanned, changes, outcomes, document, settings)
+
+
+def _refuse_nothing(report: Report, settings: ApplySettings, undecided: int) -> NoReturn:
+    names = ", ".join(str(file) for file in settings.decisions)
+    problem = f"{names}: {undecided:,} entries, none of them decided." if names else "Nobody has decided anything."
+    if settings.accept_above is not None:
+        most = pc.max(report.corrupted["corruption_probability"]).as_py()
+        problem += f" The highest probability of a suspect is {0.0 if most is None else most:.4f}."
+    raise InputError(problem, "Decide something first, or lower --accept-above.")
+
+
+def _still_open(report: Report, outcomes: dict[int, decisions.Outcome]) -> int:
+    """Suspects that nobody has decided yet."""
+    return len(set(report.corrupted["row"].to_pylist()) - outcomes.keys())
 
 
 def beside(out: Path, ending: str) -> Path:
@@ -207,7 +229,11 @@ def _refuse_existing(settings: ApplySettings) -> None:
     out = settings.output
     if not out.name:
         raise OutputError(f"{out}: is a folder.", "Choose a name for the corrected dataset with -o.")
+    if settings.tree is not None and out.suffix.lower() in KINDS:
+        raise UsageError(f"-o {out}: --tree makes a folder.", "Leave the ending out, or leave --tree out.")
     for file in (out, beside(out, "audit.csv"), beside(out, "summary.json")):
+        if any(file.exists() and given.exists() and file.samefile(given) for given in settings.decisions):
+            raise OutputError(f"{file}: holds the decisions themselves.", "Choose another name with -o.")
         if file.exists() and not settings.force:
             raise OutputError(f"{file}: is there already.", "Choose another name with -o, or pass --force.")
         if file.is_dir() and (file != out or settings.tree is None):

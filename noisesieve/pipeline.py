@@ -33,7 +33,8 @@ from noisesieve.learn.model import save_model, weight_bytes
 from noisesieve.learn.plan import describe, estimate, plan
 from noisesieve.learn.state import State
 from noisesieve.learn.world import World, device_problem
-from noisesieve.records import Index, Scores
+from noisesieve.records import Index, Looks, Scores
+from noisesieve.report.waivers import read_waivers, waived_rows, with_waivers
 from noisesieve.settings import Recipe, ReviewSettings, ScanSettings
 from noisesieve.sieve.judge import judge
 from noisesieve.watch import Nobody, Stop, Watcher, pause_of
@@ -79,7 +80,7 @@ def _lead(
             claim = run.claim(identity, index, looks, force=settings.force)
             if claim == "finished":
                 watcher.note("This run is finished already: same settings, same data.")
-                return report.read_report(folder)
+                return _with_new_waivers(run, index, looks, settings, watcher, stop)
             dataset = prepare(
                 index, looks, settings, world, watcher, pause_of(stop), scratch=run.checkpoints / "pixels"
             )
@@ -159,9 +160,13 @@ def _record(
     """Judge every row and write the run's files, each whole or not at all."""
     recipe, folder, classes = dataset.recipe, run.folder, dataset.classes
     verdicts = judge(scores, dataset.codes, eps=recipe.sieve_eps, trusted=dataset.trusted)
-    found = report.Findings(
-        dataset.index, dataset.decoded.looks, dataset.decoded.rows, classes, dataset.codes, scores, verdicts
+    index, looks = dataset.index, dataset.decoded.looks
+    waived, broken = waived_rows(
+        read_waivers(settings.waivers), paths=index.paths, labels=index.labels, hashes=looks.sha256
     )
+    for line in broken:
+        watcher.warn(line)
+    found = report.Findings(index, looks, dataset.decoded.rows, classes, dataset.codes, scores, verdicts, waived=waived)
     table = report.build(found)
     facts = {
         "version": __version__,
@@ -187,6 +192,36 @@ def _record(
     save_model(folder, state, scores, verdicts, recipe, classes)
     _warn_of_lost_classes(summary, watcher)
     return report.read_report(folder)
+
+
+def _with_new_waivers(
+    run: report.RunFolder, index: Index, looks: Looks, settings: ScanSettings, watcher: Watcher, stop: Stop
+) -> report.Report:
+    """A finished run, with the waivers of today: they change no score, and need no training."""
+    made = report.read_report(run.folder)
+    waived, broken = waived_rows(
+        read_waivers(settings.waivers), paths=index.paths, labels=index.labels, hashes=looks.sha256
+    )
+    for line in broken:
+        watcher.warn(line)
+    if np.array_equal(waived, made.table["waived"].to_numpy(zero_copy_only=False)):
+        return made
+    summary = made.summary
+    table = with_waivers(made.table, waived)
+    anew = report.summarize(
+        table, classes=made.facts["classes"], undecided=summary["undecided"], facts=summary["training"]
+    )
+    run.replace(
+        {
+            "report.parquet": lambda path: report.write_table(table, path, made.facts),
+            "summary.json": lambda path: write_json(path, anew),
+        }
+    )
+    watcher.note("The waivers have changed since: report and summary follow them.")
+    made = report.read_report(run.folder)
+    if settings.review:
+        _show(made, index, watcher, stop)
+    return made
 
 
 def _show(made: report.Report, index: Index, watcher: Watcher, stop: Stop) -> None:

@@ -100,7 +100,7 @@ class Scores:
     """What training leaves: class probabilities of every readable row and the course that led there."""
 
     probs: Floats  # (N, K), averaged over the views and epochs that count
-    flagged_epochs: Floats  # (N,) share of the sieve epochs in which the row was dropped
+    flagged_epochs: Floats | None  # (N,) share of the sieve epochs in which the row was dropped; None: no training
     prior: Floats  # (K,)
     beta: float
     history: list[dict[str, Any]]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from noisesieve import sources
 from noisesieve.errors import InputError, StateError
-from noisesieve.records import Index
+from noisesieve.names import unescape_name
+from noisesieve.records import Index, Place
 from noisesieve.report import Report, RunFolder
 from noisesieve.settings import PixelSettings, ScanSettings, SourceSettings, Wishes
 
@@ -41,9 +43,28 @@ def pixels_of(report: Report) -> PixelSettings:
 
 def index_of(report: Report, data: Path | None = None, root: Path | None = None) -> Index:
     """The index that the run was made from; refused where its rows are no longer the report's."""
-    index = sources.read(settings_of(report, data, root).source)
-    same_rows(report, index)
-    return index
+    return aligned(report, sources.read(settings_of(report, data, root).source))
+
+
+def aligned(report: Report, index: Index) -> Index:
+    """The index in the rows of the run. Of a folder files may have gone or come since; of a table nothing may."""
+    ids = report.table["id"].to_pylist()
+    if index.kind != "folder" or index.ids == ids:
+        same_rows(report, index)
+        return index
+    paths, root = report.table["path"].to_pylist(), os.fspath(index.root)
+    if not set(ids) & set(index.ids):
+        raise StateError(f"{index.root}: holds none of the {len(ids):,} images of the run.", "Is --data right?")
+    return Index(
+        name=index.name,
+        kind=index.kind,
+        root=index.root,
+        ids=ids,
+        paths=paths,
+        labels=report.table["label"].to_pylist(),
+        places=lambda i: Place(os.path.join(root, unescape_name(paths[i]))),
+        splits=report.table["split"].to_pylist() if "split" in report.table.column_names else None,
+    )
 
 
 def same_rows(report: Report, index: Index) -> None:

@@ -12,6 +12,7 @@ PRESETS = ("auto", "cifar", "clothing1m")
 SCORE_PASSES = ("eval", "train")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PROBABILITIES = ("auto", "all", "none")
+WAIVERS = ".noisesieve-waivers.csv"  # in the working folder, to be committed
 ONLY = ("corrupted", "clean", "all")
 FILES = ("link", "copy")
 NOISES = ("symmetric", "asymmetric", "instance")
@@ -122,6 +123,7 @@ class ScanSettings:
     device: str = "auto"
     probabilities: str = "auto"
     review: bool = True
+    waivers: Path = Path(WAIVERS)
     force: bool = False
 
     def identity(self) -> dict[str, Any]:
@@ -263,7 +265,7 @@ class CheckSettings:
     model: Path
     output: Path | None = None
     policy: Policy = field(default_factory=Policy)
-    waivers: Path | None = None  # None: the file of that name in the working folder, where there is one
+    waivers: Path = Path(WAIVERS)
     group_by: str | None = None
     device: str = "auto"
     pixels: PixelSettings = field(default_factory=PixelSettings)

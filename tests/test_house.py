@@ -59,12 +59,13 @@ def test_imports_point_one_way(file: Path) -> None:
         assert not used
     elif place in (("dataset.py",), ("reopen.py",)):
         assert used <= set(ROOMS)
-    elif place in (("handover.py",), ("explain.py",)):
+    elif place in (("handover.py",), ("explain.py",), ("check.py",), ("doctor.py",)):
         assert used <= {*ROOMS, "reopen"}
     elif place == ("pipeline.py",):
         assert used <= {*ROOMS, "dataset", "handover"}
     elif place[0] == "cli":
-        assert used <= {"cli", "pipeline", "handover", "explain", "reopen", "report", "bench"}
+        stages = {"pipeline", "handover", "explain", "check", "doctor", "reopen"}
+        assert used <= {"cli", "report", "gate", "pixels", "bench", *stages}
 
 
 def test_the_formulas_stand_in_one_place() -> None:

@@ -78,8 +78,8 @@ def _show(document: dict[str, Any]) -> None:
     out = console(stderr=False)
     out.print(
         plain_text(
-            f"{document['decided']:,} decisions: {document['changed']:,} labels changed, "
-            f"{document['left_out']:,} rows left out, {document['decisions'].get('keep', 0):,} kept",
+            f"decided {document['decided']:,}: changed {document['changed']:,}, left out {document['left_out']:,}, "
+            f"kept {document['decisions'].get('keep', 0):,}; suspects still open: {document['open']:,}",
             "bold",
         )
     )
@@ -88,7 +88,7 @@ def _show(document: dict[str, Any]) -> None:
     if untouched := document["decisions"].get("accept (untouched)"):
         out.print(plain_text(f"{untouched:,} of these are noisesieve's own tags, as they left: did somebody look?"))
     if document["undecided"]:
-        out.print(plain_text(f"{document['undecided']:,} entries without a decision keep their label."))
+        out.print(plain_text(f"Entries without a decision, which keep their label: {document['undecided']:,}"))
     if document["moves"]:
         table = plain_table()
         for name in ("was", "is"):
@@ -96,10 +96,10 @@ def _show(document: dict[str, Any]) -> None:
         table.add_column("rows", justify="right")
         for move in document["moves"][:MOVES_SHOWN]:
             table.add_row(plain_text(move["from"]), plain_text(move["to"]), f"{move['count']:,}")
-        if len(document["moves"]) > MOVES_SHOWN:
-            table.caption = f"and {len(document['moves']) - MOVES_SHOWN:,} more in the summary"
         out.print()
         out.print(table)
+        if len(document["moves"]) > MOVES_SHOWN:
+            out.print(plain_text(f"and {len(document['moves']) - MOVES_SHOWN:,} more in {document['summary']}", "dim"))
         out.print()
     for note in document["notes"]:
         out.print(plain_text(note))

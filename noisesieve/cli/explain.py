@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BLOCKS = "▁▂▃▄▅▆▇█"
 BAR = 24
 
-Name = Annotated[str, typer.Argument(help="Id, path or row number.", metavar="ID")]
+Name = Annotated[str, typer.Argument(help="Id, path, or row number from 0.", metavar="ID")]
 
 
 def explain(
@@ -87,7 +87,7 @@ def _show(found: dict[str, Any], *, quiet: bool) -> None:
             else f"no clean picture is called {group['label']!r}"
         )
         for example in group["examples"]:
-            say(f"  {example['similarity']:.3f}  {example['id']}")
+            say(f"  {example['id']}  (likeness {example['similarity']:.3f} of 1)")
     if found["file"]:
         say(f"picture: {found['file']}")
 
@@ -133,8 +133,9 @@ def _show_course(found: dict[str, Any]) -> None:
     line.append_text(sparkline(course["margins"]))
     low, high = min(course["margins"]), max(course["margins"])
     out.print(line)
-    dropped = f"left out of {found['flagged_epochs']:.0%} of the sieve's epochs"
-    out.print(Text(f"  from {low:+.2f} to {high:+.2f} at the loop's floor {course['loop_eps']:g}; {dropped}", "dim"))
+    dropped = f"left out in {found['flagged_epochs']:.0%} of its epochs"
+    floor = f"as the sieve inside the training saw it (floor {course['loop_eps']:g})"
+    out.print(Text(f"  from {low:+.2f} to {high:+.2f}, {floor};\n  {dropped}", "dim"))
 
 
 def sparkline(margins: list[float]) -> Text:

@@ -60,6 +60,8 @@ MaxTime = Annotated[str | None, option("Stop at a checkpoint after 90s, 15m or 2
 DryRun = Annotated[bool, option("Say what would be done and what it costs.", "--dry-run")]
 Force = Annotated[bool, option("Replace another run in the same folder.", "--force")]
 Review = Annotated[bool, typer.Option("--review/--no-review", help="Write review.html into the run folder.")]
+StrictDoctor = Annotated[bool, option("Exit 3 if anything is wrong.", "--strict")]
+Waivers = Annotated[Path, typer.Option(help="Rows that were reviewed and found right, as `waive` writes them.")]
 Strict = Annotated[bool, option("Exit 3 if an image cannot be read.", "--strict")]
 
 # A finished run, and its dataset if that has moved
@@ -93,6 +95,16 @@ def seconds(text: str | None) -> float | None:
     return value
 
 
+def age(text: str | None) -> float | None:
+    """`30d`, `12h`, `90m` → seconds."""
+    if text is None:
+        return None
+    units = {"m": 60, "h": 3600, "d": 86_400}
+    if text[-1:] not in units or not text[:-1].isdecimal():
+        raise typer.BadParameter(f"{text!r} is no age: write 30d, 12h or 90m.", param_hint="--older-than")
+    return float(text[:-1]) * units[text[-1]]
+
+
 def size(text: str) -> int:
     """`500MB`, `20GB`, `1TB` or plain bytes → bytes."""
     units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -102,6 +114,15 @@ def size(text: str) -> int:
         return int(float(number) * unit)
     except (ValueError, OverflowError):
         raise typer.BadParameter(f"{text!r} is no size: write 500MB or 20GB.", param_hint="--cache-budget") from None
+
+
+def count_or_none(text: str, option: str) -> int | None:
+    """A whole number, or `none`."""
+    if text == "none":
+        return None
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r} is no count: write 0, 3 or none.", param_hint=option)
+    return int(text)
 
 
 def share(text: str, option: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import webbrowser
 from pathlib import Path
 from typing import Annotated
@@ -62,6 +63,11 @@ def review(
         elif quiet:
             print(out)
         else:
-            print(f"{min(limit, suspects):,} of {suspects:,} suspects, {out.stat().st_size / 2**20:.1f} MiB: {out}")
+            more = f" (--limit {suspects} shows all)" if suspects > limit else ""
+            print(
+                f"{min(limit, suspects):,} of {suspects:,} suspects{more}, {out.stat().st_size / 2**20:.1f} MiB: {out}"
+            )
+            print("When you have decided, download decisions.csv there, and:")
+            print(f"  {shlex.join(['noisesieve', 'apply', str(run), 'decisions.csv', '-o', 'corrected.csv'])}")
     if open_it and not webbrowser.open(out.resolve().as_uri()):
         watcher.warn(f"No browser answers here: open {out} yourself.")

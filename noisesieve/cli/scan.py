@@ -54,6 +54,7 @@ def scan(
     max_pixels: o.MaxPixels = PixelSettings.max_pixels,
     probabilities: o.Probabilities = "auto",
     review: o.Review = True,
+    waivers: o.Waivers = ScanSettings.waivers,
     max_time: o.MaxTime = None,
     dry_run: o.DryRun = False,
     force: o.Force = False,
@@ -123,14 +124,15 @@ def _dry_run(settings: ScanSettings, watcher: Watcher, *, as_json: bool) -> None
     print(f"{found['examples']:,} images in {found['classes']:,} classes")
     print(found["plan"])
     print(
-        f"at most about {_duration(cost['seconds'])} at {cost['images_per_second']:,.0f} images/s, "
+        f"at most about {duration(cost['seconds'])} at {cost['images_per_second']:,.0f} images/s, "
         f"{cost['memory_bytes'] / 2**20:,.0f} MiB of memory, {cost['cache_bytes'] / 2**20:,.0f} MiB of pixels"
         + (", streamed" if found["streamed"] else " in the cache")
     )
     print(f"run folder: {found['output']}")
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Seconds as people say them."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

@@ -16,6 +16,7 @@ from noisesieve.errors import InputError
 
 UNUSABLE = "unusable"
 PAGE_DECISIONS = ("accept", "keep", "relabel", UNUSABLE)
+ALIASES = {"path": "path", "label": "label", "id": "id", "filename": "path", "file_name": "path", "file": "path"}
 LONGEST = 2**28  # bytes of a decision file
 
 
@@ -34,6 +35,7 @@ class Decision:
     word: str = ""  # accept, keep, relabel or unusable, where the file says so
     guarded: bool = False  # cells that a spreadsheet would run have a quote before them
     untouched: bool = False  # noisesieve's own suggestion, as it left
+    silent: bool = False  # a row of our own export: the given label again is no decision
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ def read(file: Path) -> Said:
         blob = file.read_bytes()
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}.", "Check the path.") from error
+    if not blob.strip():
+        raise InputError(f"{file}: is empty.", "Decide something first.")
     if len(blob) > LONGEST:
         raise InputError(f"{file}: {len(blob):,} bytes, more than decisions take.", "Is it the right file?")
     said = reader(file, blob)
@@ -74,11 +78,11 @@ def _read_csv(file: Path, blob: bytes) -> Said:
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not UTF-8 ({error.reason}).", "Save it as UTF-8.") from error
     header = text.partition("\n")[0]
-    separator = "\t" if file.suffix.lower() == ".tsv" else ";" if ";" in header and "," not in header else ","
+    separator = next((mark for mark in ("\t", ",", ";") if mark in header), ",")
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
     decisions: list[Decision] = []
     try:
-        names = next(reader, [])
+        names = [ALIASES.get(name.strip().lower(), name.strip()) for name in next(reader, [])]
         keys: list[str] = [name for name in ("noisesieve_id", "id", "path") if name in names]
         if not keys or "label" not in names:
             raise InputError(
@@ -125,6 +129,7 @@ def _from_row(row: dict[str, str], keys: list[str], place: str) -> Decision | No
         sha256=row.get("sha256") or None,
         given=row.get("given") or row.get("given_label") or None,
         word=word,
+        silent="verdict" in row and "suggested_label" in row,
         guarded="run" in row,  # the page's own file
     )
 
@@ -230,6 +235,9 @@ def _read_cvat(file: Path, blob: bytes) -> Said:
     def end(tag: str) -> None:
         if tag == "image":
             state["undecided"] += not state["tags"]
+            mine = decisions[len(decisions) - state["tags"] :] if state["tags"] else []
+            if any(not said.untouched for said in mine):  # somebody's tag beside ours: theirs counts
+                decisions[len(decisions) - state["tags"] :] = [said for said in mine if not said.untouched]
             state["image"] = None
 
     def refuse(*_: Any) -> None:

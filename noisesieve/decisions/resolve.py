@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -11,6 +14,8 @@ from noisesieve.decisions.read import Decision
 from noisesieve.errors import InputError, StateError
 from noisesieve.names import unguard_cell
 from noisesieve.report import Report
+
+COMPARED_IDS = 20_000  # with a typo; more would take seconds
 
 
 @dataclass(frozen=True)
@@ -26,9 +31,15 @@ class Outcome:
     place: str
 
 
-def resolve(report: Report, decisions: Sequence[Decision], *, new_classes: bool) -> dict[int, Outcome]:
-    """Row → outcome. Unknown rows and classes, contradictions and stale decisions are all named, and refused."""
-    known = _Known(report)
+def resolve(
+    report: Report, decisions: Sequence[Decision], *, root: Path, new_classes: bool
+) -> tuple[dict[int, Outcome], int]:
+    """Row → outcome, and how many entries decide nothing.
+
+    Unknown rows and classes, contradictions and stale decisions are all named, and refused.
+    """
+    known = _Known(report, root)
+    silent = 0
     wrong: list[str] = []
     stale: list[str] = []
     outcomes: dict[int, Outcome] = {}
@@ -41,15 +52,17 @@ def resolve(report: Report, decisions: Sequence[Decision], *, new_classes: bool)
         except _Wrong as problem:
             wrong.append(f"{said.place}: {problem}")
             continue
+        if said.silent and outcome.decision == "keep":
+            silent += 1
+            continue
         earlier = outcomes.setdefault(outcome.row, outcome)
         if earlier.label != outcome.label:
-            other = f"{_shown(earlier.label)} in {earlier.place}"
-            wrong.append(f"{said.place}: {known.ids[outcome.row]!r} is {_shown(outcome.label)}, and {other}")
+            wrong.append(f"{known.ids[outcome.row]!r}: {_whose(earlier)}, and {_whose(outcome)}")
     if wrong:
         raise InputError(_count(wrong), "Nothing was written: correct them first.", items=wrong)
     if stale:
         raise StateError(_count(stale), "Nothing was written: scan again, and decide these anew.", items=stale)
-    return outcomes
+    return outcomes, silent
 
 
 class _Wrong(Exception):
@@ -63,8 +76,9 @@ class _Stale(Exception):
 class _Known:
     """What a run knows, to hold decisions against."""
 
-    def __init__(self, report: Report) -> None:
+    def __init__(self, report: Report, root: Path) -> None:
         table = report.table
+        self.root = os.path.abspath(root)
         self.ids: list[str] = table["id"].to_pylist()
         self.labels: list[str] = table["label"].to_pylist()
         self.hashes = table["sha256"].to_pylist()
@@ -80,7 +94,9 @@ class _Known:
         row = self._row(said)
         label = self._label(said)
         if label is not None and label not in self.classes and not new_classes:
-            raise _Wrong(f"the class {label!r} is not in the run (--new-classes allows it)")
+            close = difflib.get_close_matches(label.strip().lower(), sorted(self.classes), n=1)
+            hint = f"did you mean {close[0]!r}?" if close else "--new-classes allows it"
+            raise _Wrong(f"the class {label!r} is not in the run ({hint})")
         if label == "":
             raise _Wrong("the label is empty")
         if said.sha256 is not None and said.sha256 != self.hashes[row]:
@@ -99,7 +115,8 @@ class _Known:
         for kind, name in said.names:
             found = self._rows(kind, name, said.guarded)
             if found is None:
-                raise _Wrong(f"{name!r} is not in the run")
+                close = difflib.get_close_matches(name, self.ids[:COMPARED_IDS], n=1)
+                raise _Wrong(f"{name!r} is not in the run" + (f": did you mean {close[0]!r}?" if close else ""))
             meant = found if meant is None else meant & found
         if not meant:
             raise _Wrong("it names no row" if meant is None else "its id and its path are different rows")
@@ -110,8 +127,15 @@ class _Known:
 
     def _rows(self, kind: str, name: str, guarded: bool) -> set[int] | None:
         tables = (self.by_id,) if kind == "id" else (self.by_path, self.by_id)
-        spellings = (unguard_cell(name),) if guarded else (name, unguard_cell(name))
+        plain = unguard_cell(name)
+        spellings = [plain] if guarded else [name, plain, *self._other_spellings(name)]
         return next((table[text] for text in spellings for table in tables if text in table), None)
+
+    def _other_spellings(self, name: str) -> list[str]:
+        """A path as people write it: from the root of the disk, with a dot before it, or from Windows."""
+        slashed = name.replace("\\", "/")
+        inside = os.path.relpath(name, self.root) if os.path.isabs(name) else os.path.normpath(slashed)
+        return [slashed, inside]
 
     def _label(self, said: Decision) -> str | None:
         if said.label is None or (not said.guarded and said.label in self.classes):
@@ -163,6 +187,11 @@ def _word(label: str | None, given: str, suggested: str | None) -> str:
     if label == given:
         return "keep"
     return "accept" if label == suggested else "relabel"
+
+
+def _whose(outcome: Outcome) -> str:
+    by = f" by {outcome.by}" if outcome.by else ""
+    return f"{_shown(outcome.label)}{by} in {outcome.place}"
 
 
 def _shown(label: str | None) -> str:

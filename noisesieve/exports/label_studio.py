@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import xml.etree.ElementTree as ET
 from typing import Any
 from urllib.parse import quote
@@ -24,10 +25,15 @@ def write(parcel: Parcel) -> Written:
     (parcel.out / "config.xml").write_bytes(ET.tostring(view, encoding="utf-8") + b"\n")
     notes = ["Create a project with config.xml as its labelling interface, then import tasks.json."]
     if parcel.image_prefix.startswith("/data/local-files"):
-        notes.append(
-            f"Label Studio reads the pictures itself: start it with LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true and "
-            f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={parcel.root}, or give their address with --image-prefix."
-        )
+        assert parcel.root is not None
+        notes += [
+            "Label Studio reads the pictures from its own disk: start it with",
+            "  LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true "
+            f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={shlex.quote(str(parcel.root))}",
+            "and add the folder to the project as a source storage, Local files. Versions that want a folder",
+            f"below the root: the root is then {shlex.quote(str(parcel.root.parent))}, and the export needs",
+            f"  --image-prefix {shlex.quote(f'/data/local-files/?d={parcel.root.name}/')}",
+        ]
     return Written(len(tasks), notes)
 
 

@@ -119,17 +119,17 @@ def load_model(folder: Path, device: torch.device) -> Model:
     )
 
 
-def rate(model: Model, feed: Feed, *, device: torch.device, pause: Callable[[int], None]) -> Tensor:
-    """Class probabilities (N, K) of every picture, one forward pass a view; `pause` hears how many are done."""
+def rate(model: Model, feed: Feed, rows: Tensor, *, device: torch.device, done: Callable[[int], None]) -> Tensor:
+    """Class probabilities (N, K) of these pictures, one forward pass a view; `done` hears how many are ready."""
     precision, found = Precision(device), []
-    rows = list(torch.arange(len(feed)).split(SCORE_BATCH))
+    batches = list(rows.split(SCORE_BATCH)) if len(rows) else []
     with torch.inference_mode():
-        for images in feed.batches(rows):
+        for images in feed.batches(batches):
             plain = feed.normalize(images)
             found.append(
                 mean_probabilities(model.network, [plain, plain.flip(3)] if model.flip else [plain], precision)
             )
-            pause(len(images))
+            done(len(images))
     return torch.cat(found).clone() if found else torch.zeros((0, len(model.classes)), dtype=torch.float64)
 
 

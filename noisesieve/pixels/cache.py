@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import os
 import secrets
@@ -149,6 +150,43 @@ class Cache:
                 continue  # not ours, or damaged: it is simply not there
             if length == max(1, len(table)) * self._size**2 * 3:
                 yield Entry(folder, table["sha256"].to_pylist(), table["status"].to_pylist())
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An entry of the cache, for people."""
+
+    name: str
+    size: int  # pixels on a side
+    pictures: int
+    bytes: int
+    last_used: str  # UTC, ISO
+
+
+def entries(folder: Path) -> list[Kept]:
+    """What lies in a cache folder, longest unused first; what is not ours is not listed."""
+    found = []
+    for place in sorted(folder.glob("*px-v*-*")) if folder.is_dir() else ():
+        try:
+            pictures = pq.read_metadata(place / "contents.parquet").num_rows
+            size = int(place.name.partition("px-")[0])
+            used = datetime.datetime.fromtimestamp(place.stat().st_mtime, tz=datetime.UTC)
+        except (OSError, pa.ArrowException, ValueError):
+            continue
+        held = sum(file.stat().st_size for file in place.iterdir() if file.is_file())
+        found.append(Kept(place.name, size, pictures, held, used.isoformat(timespec="seconds")))
+    return sorted(found, key=lambda entry: entry.last_used)
+
+
+def clear(folder: Path, kept: Sequence[Kept], *, older_than: float | None) -> list[Kept]:
+    """Remove entries (those unused for `older_than` seconds); running scans keep the map they have open."""
+    now, gone = datetime.datetime.now(tz=datetime.UTC), []
+    for entry in kept:
+        idle = (now - datetime.datetime.fromisoformat(entry.last_used)).total_seconds()
+        if older_than is None or idle > older_than:
+            shutil.rmtree(folder / entry.name, ignore_errors=True)
+            gone.append(entry)
+    return gone
 
 
 def copy_known(source: Entry, target: Entry, size: int) -> Entry:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from noisesieve.report.parquet import Report, read_report, write_course, write_history, write_table
+from noisesieve.report.compare import compare
+from noisesieve.report.parquet import Report, find_row, read_report, write_course, write_history, write_table
 from noisesieve.report.run import RunFolder, fingerprint, output_folder
+from noisesieve.report.schema import COLUMNS
 from noisesieve.report.summary import summarize
 from noisesieve.report.table import Findings, build, class_codes, probabilities_table
 
 __all__ = [
+    "COLUMNS",
     "Findings",
     "Report",
     "RunFolder",
     "build",
     "class_codes",
+    "compare",
+    "find_row",
     "fingerprint",
     "output_folder",
     "probabilities_table",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ROW_GROUP = 65_536
+COMPARED_IDS = 20_000  # with a typo; more would take seconds
 MOST_MARGINS = 10**7  # rows times epochs in course.parquet
 
 
@@ -119,6 +122,24 @@ def read_report(path: str | Path) -> Report:
     if missing:
         raise StateError(f"{file}: the column {missing[0]!r} is missing.", "Scan the dataset again.")
     return Report(table, facts, file)
+
+
+def find_row(report: Report, name: str) -> int:
+    """The row with this id, path or number; where there is none, the most similar ids are named."""
+    ids, paths = report.table["id"].to_pylist(), report.table["path"].to_pylist()
+    for spelled in (name, os.path.normpath(name.replace("\\", "/"))):
+        for column in (ids, paths):
+            if spelled in column:
+                return int(column.index(spelled))
+    if name.isdecimal() and int(name) < len(ids):
+        return int(name)
+    whole = [i for i, path in enumerate(paths) if path and name.endswith(f"/{path}")] if os.path.isabs(name) else []
+    if len(whole) == 1:
+        return whole[0]
+    ends = [known for known in ids if known.endswith(f"/{name}")]
+    close = ends or difflib.get_close_matches(name, ids[:COMPARED_IDS], n=3)
+    hint = f"Did you mean {' or '.join(map(repr, close[:3]))}?" if close else "Ids are in the report's column id."
+    raise InputError(f"{name!r}: no such row in the run.", hint)
 
 
 def _verify(file: Path) -> None:

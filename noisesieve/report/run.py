@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +74,9 @@ class RunFolder:
             document: dict[str, Any] = json.loads(self._json.read_text(encoding="utf-8"))
             mark = document.pop("digest")
         except (ValueError, KeyError, OSError, TypeError, AttributeError, RecursionError) as error:
-            raise StateError(f"{self._json}: damaged.", "Start anew with --force.") from error
+            raise StateError(f"{self._json}: damaged.", "Scan again with --force.") from error
         if digest(document) != mark:
-            raise StateError(f"{self._json}: changed since it was written.", "Start anew with --force.")
+            raise StateError(f"{self._json}: changed since it was written.", "Scan again with --force.")
         if document["schema_version"] > SCHEMA_VERSION:
             raise StateError(
                 f"{self._json}: schema version {document['schema_version']}, this noisesieve knows {SCHEMA_VERSION}.",
@@ -129,9 +129,19 @@ class RunFolder:
             "files": files if complete else {},
             **facts,
         }
-        write_json(self._json, {**document, "digest": digest(document)})
+        write_json(self._json, _signed(document))
         if complete:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+    def replace(self, files: dict[str, Callable[[Path], None]]) -> None:
+        """Write some files of a finished run anew; between the first and the last the run is not complete."""
+        document = self.read()
+        assert document is not None
+        write_json(self._json, _signed({**document, "complete": False}))
+        for name, write in files.items():
+            write(self.folder / name)
+        marks = {**document["files"], **{name: sha256_of(self.folder / name) for name in files}}
+        write_json(self._json, _signed({**document, "files": marks}))
 
     def require_room(self, need: int) -> None:
         """Refuse a disk that cannot hold the run before hours of training, not after."""
@@ -192,6 +202,10 @@ class RunFolder:
                 changes.append(f"{name}: {what}")
         more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
         return ", ".join(changes[:SHOWN]) + more if changes else "the rows' order changed"
+
+
+def _signed(document: dict[str, Any]) -> dict[str, Any]:
+    return {**document, "digest": digest(document)}
 
 
 def _flat(document: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

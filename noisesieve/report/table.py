@@ -58,7 +58,9 @@ def build(found: Findings) -> pa.Table:
         "label_probability": spread.numbers(verdicts.label_probability.astype(np.float32)),
         "suggested_label": spread.words(names, predicted, verdicts.corrupted & (predicted != found.codes)),
         "corruption_probability": spread.numbers(verdicts.corruption_probability.astype(np.float32)),
-        "flagged_epochs": spread.numbers(found.scores.flagged_epochs.astype(np.float32)),
+        "flagged_epochs": pa.nulls(total, pa.float32())
+        if found.scores.flagged_epochs is None
+        else spread.numbers(found.scores.flagged_epochs.astype(np.float32)),
         "low_evidence": spread.flags(counts[found.codes] < LOW_EVIDENCE),
         "waived": np.zeros(total, dtype=np.bool_) if found.waived is None else found.waived,
         "in_training": ~spread.unreadable if found.seen is None else found.seen,
@@ -75,7 +77,7 @@ def build(found: Findings) -> pa.Table:
 
 def _blocks(probs: Floats, rows: int = 65_536) -> Iterator[Floats]:
     """A sorted copy of a million rows by a thousand classes would not fit beside them."""
-    for start in range(0, len(probs), rows):
+    for start in range(0, max(1, len(probs)), rows):
         yield probs[start : start + rows]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,6 @@ from noisesieve.errors import InputError
 from noisesieve.files import replacing
 from noisesieve.names import csv_line, guard_cell, unguard_cell
 from noisesieve.records import Bools
-
-FILE = ".noisesieve-waivers.csv"
 
 
 @dataclass(frozen=True)
@@ -97,8 +95,3 @@ def waived_rows(
 def with_waivers(table: pa.Table, mask: Bools) -> pa.Table:
     """The report's table with another column `waived`."""
     return table.set_column(table.column_names.index("waived"), "waived", pa.array(mask))
-
-
-def as_documents(waivers: Sequence[Waiver]) -> list[dict[str, str]]:
-    """For --json."""
-    return [asdict(waiver) for waiver in waivers]

@@ -30,7 +30,7 @@
   function load() {
     for (const [id, d] of stored()) decisions.set(id, d);
     byId("reviewer").value = recall("noisesieve:reviewer") || "";
-    byId("overview").open = recall("noisesieve:overview") !== "closed";
+    byId("overview").open = (recall("noisesieve:overview") ?? (stacked() ? "closed" : "open")) !== "closed";
     byId("keys-on").checked = recall("noisesieve:keys") !== "off";
     const dark = matchMedia("(prefers-color-scheme: dark)").matches;
     document.documentElement.dataset.theme = recall("noisesieve:theme") || (dark ? "dark" : "light");
@@ -89,11 +89,16 @@
     } else frame.append(element("span", "muted", "no picture"));
     const text = element("span", "text");
     const pair = element("span", "pair");
-    pair.append(element("bdi", "from", name(suspect.given)), " → ", element("bdi", "to", name(suspect.suggested)));
-    pair.title = name(suspect.given) + " → " + name(suspect.suggested);
-    text.append(pair, element("span", "odds", "P(wrong) " + percent(suspect.chance)));
+    pair.append(element("bdi", "from", name(suspect.given)));
+    const other = element("span", "pair");
+    other.append("→ ", element("bdi", "to", name(suspect.suggested)));
+    card.title = name(suspect.given) + " → " + name(suspect.suggested);
+    text.append(pair, other, element("span", "odds", "P(wrong) " + percent(suspect.chance)));
     card.append(frame, text);
-    card.addEventListener("click", () => { goTo(view.indexOf(number)); });
+    card.addEventListener("click", () => {
+      goTo(view.indexOf(number));
+      if (stacked()) byId("focus").scrollIntoView({ block: "start" });
+    });
     item.append(card);
     return item;
   }
@@ -101,7 +106,7 @@
     const suspect = suspects[number], card = cards[number].firstChild, d = said(suspect);
     card.classList.toggle("done", Boolean(d));
     card.querySelector(".mark")?.remove();
-    if (d) card.append(element("span", "mark", d.decision === "unusable" ? "✕ unusable" : (d.decision === "keep" ? "= " : "✓ ") + d.label));
+    if (d) card.append(element("span", "mark", d.decision === "unusable" ? "✕ unusable" : { accept: "✓ ", keep: "= ", relabel: "✎ " }[d.decision] + d.label));
     card.setAttribute("aria-label",
       `${name(suspect.given)}, looks like ${name(suspect.suggested)}, wrong with ${percent(suspect.chance)}, ${describe(suspect)}`);
   }
@@ -116,6 +121,7 @@
   // The suspect at hand
 
   const current = () => suspects[view[at]];
+  const stacked = () => matchMedia("(max-width: 900px)").matches;
   function goTo(place, { focus = false } = {}) {
     const before = cards[view[at]]?.firstChild;
     if (before) { before.removeAttribute("aria-current"); before.tabIndex = -1; }
@@ -125,7 +131,7 @@
     if (!card) return;
     card.setAttribute("aria-current", "true");
     card.tabIndex = 0;
-    card.scrollIntoView({ block: "nearest" });
+    if (!stacked()) card.scrollIntoView({ block: "nearest" }); // where the pane lies above, it must stay in view
     if (focus) card.focus({ preventScroll: true });
   }
   function showFocus() {
@@ -180,9 +186,9 @@
     decisions.set(suspect.id, { decision, label, by: byId("reviewer").value, at: new Date().toISOString() });
     settled(view[at]);
     const done = `${suspect.path ?? suspect.id}: ${describe(suspect)}.`;
-    const later = view.findIndex((number, place) => place > at && !said(suspects[number]));
-    goTo(later >= 0 ? later : at + 1);
-    announce(`${done} Next: ${spoken()}`);
+    const open = nextOpenPlace();
+    if (open >= 0) goTo(open); else showFocus();
+    announce(open >= 0 ? `${done} Next: ${spoken()}` : `${done} Every suspect in view is decided.`);
   }
   const spoken = () => (current() ? cards[view[at]].firstChild.getAttribute("aria-label") + ", " + byId("place").textContent : "none");
   function take(number) {
@@ -345,10 +351,14 @@
 
   // Keys
 
-  function nextOpen() {
+  function nextOpenPlace() { // the next undecided one, from the start again after the last; -1: there is none
     const later = view.findIndex((number, place) => place > at && !said(suspects[number]));
-    const any = later >= 0 ? later : view.findIndex((number) => !said(suspects[number]));
-    if (any >= 0) goTo(any); else announce("Every suspect in view is decided.");
+    return later >= 0 ? later : view.findIndex((number) => !said(suspects[number]));
+  }
+  function nextOpen() {
+    const any = nextOpenPlace();
+    if (any >= 0) goTo(any);
+    announce(any >= 0 ? spoken() : "Every suspect in view is decided.");
   }
   const KEYS = {
     a: accept, k: () => current() && decide("keep", name(current().given)), c: openChooser,
@@ -384,6 +394,11 @@
   })) byId(id).addEventListener("click", action);
   byId("filters").addEventListener("input", applyFilters);
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
+  byId("filter-text").addEventListener("keydown", (event) => {
+    if (event.key === "Escape") { event.target.value = ""; applyFilters(); }
+    if (event.key === "Escape" || event.key === "Enter") byId("focus").focus(); // back to where keys decide
+  });
+  byId("help").addEventListener("keydown", (event) => { if (event.key === "?") byId("help").close(); });
   byId("reviewer").addEventListener("input", () => remember("noisesieve:reviewer", byId("reviewer").value));
   byId("keys-on").addEventListener("change", () => remember("noisesieve:keys", byId("keys-on").checked ? "on" : "off"));
   for (const button of document.querySelectorAll(".heat button")) {
@@ -398,7 +413,9 @@
       byId("focus").focus();
     });
   }
-  byId("overview").addEventListener("toggle", () => remember("noisesieve:overview", byId("overview").open ? "open" : "closed"));
+  byId("overview").querySelector("summary").addEventListener("click", () => {
+    remember("noisesieve:overview", byId("overview").open ? "closed" : "open"); // as it will be
+  });
   addEventListener("beforeunload", (event) => {
     if (!remembers && decisions.size) event.preventDefault();
   });

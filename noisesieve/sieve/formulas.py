@@ -41,6 +41,8 @@ def margin(probs: Tensor, labels: Tensor, eps: float) -> Tensor:
 def undecided(margins: Tensor) -> int:
     """How many rows lie on the threshold within rounding."""
     gaps = margins.abs()
+    if len(gaps) == 0:
+        return 0
     return int((gaps <= 1e-9 * gaps.max()).sum())
 
 

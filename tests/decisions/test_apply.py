@@ -197,7 +197,7 @@ def test_every_problem_is_named_and_nothing_is_written(inside: Run, run: Path, t
     )
     done = inside("apply", run, said, "-o", tmp_path / "new.csv")
     assert done.returncode == 3
-    for text in ("d.csv:3: 'red/0.png' is 'blue', and 'green' in", "'red/nobody.png' is not in the run", "'yellow'"):
+    for text in ("'red/0.png': 'green' in", "d.csv:2, and 'blue' in", "'red/nobody.png' is not in the run", "'yellow'"):
         assert text in done.stderr
     assert "3 decisions cannot be applied" in done.stderr
     assert "blue/2.png" not in done.stderr
@@ -280,6 +280,7 @@ def test_a_label_studio_export_comes_back(inside: Run, run: Path, tmp_path: Path
     torn[0]["annotations"].append(second)
     done = inside("apply", run, write(tmp_path / "torn.json", json.dumps(torn)), "-o", tmp_path / "torn.csv")
     assert done.returncode == 3
+    assert "'green' by ann@x.org in" in done.stderr
     assert "task 10" in done.stderr
 
 

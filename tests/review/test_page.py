@@ -323,7 +323,7 @@ def test_pictures_keep_their_aspect_and_stand_upright(inside: Run, context: Any,
     tab = Tab(context, run / "review.html")
     tab.page.wait_for_function("document.getElementById('picture').complete")
     size = tab.page.evaluate("[picture.naturalWidth, picture.naturalHeight]")
-    assert size == [160, 320]
+    assert size == [240, 480]
 
 
 def test_pictures_outside_the_dataset_or_changed_since_are_not_in_the_page(

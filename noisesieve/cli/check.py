@@ -1,0 +1,251 @@
+"""`noisesieve check`: a gate for annotation batches."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from noisesieve.cli import options as o
+from noisesieve.cli.stop import StopRequest
+from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results, say
+from noisesieve.errors import OutputError
+from noisesieve.settings import CheckSettings, Limit, Policy, limit, scan_settings
+from noisesieve.watch import Watcher, pause_of
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from noisesieve.check import Checked
+    from noisesieve.gate.verdict import Verdict
+
+SUSPECTS_SHOWN = 5
+GROUPS_SHOWN = 15
+
+Model = Annotated[Path, typer.Option("--model", help="The run folder of a finished scan.", show_default=False)]
+ReportFile = Annotated[Path | None, o.option("Write the batch's report (.parquet).", "--output", "-o")]
+MaxCorrupted = Annotated[str, typer.Option(help="Suspects allowed: a share (5%) or a count (12); none: any.")]
+MaxClass = Annotated[str | None, o.option("Suspects allowed in each class: 10%, or a count.")]
+MaxUnreadable = Annotated[str, typer.Option(help="Unreadable images allowed: a share or a count; none: any.")]
+MaxUnknown = Annotated[str, typer.Option(help="Classes allowed that the model does not know; none: any.")]
+MinExamples = Annotated[int, typer.Option(help="Images that must have been scored.")]
+Confidence = Annotated[float | None, o.option("Fail only on shares that are above the limit with this confidence.")]
+GroupBy = Annotated[str | None, o.option("Shares by the values of this column, such as annotator.")]
+Junit = Annotated[Path | None, o.option("Write JUnit XML.")]
+Sarif = Annotated[Path | None, o.option("Write SARIF 2.1.0.")]
+Markdown = Annotated[Path | None, o.option("Write Markdown.")]
+ExitZero = Annotated[bool, o.option("Exit 0 even if the gate fails.", "--exit-zero")]
+
+
+def check(
+    context: typer.Context,
+    batch: Annotated[
+        Path, typer.Argument(help="An image folder, or a .csv, .tsv, .jsonl or .parquet table.", metavar="BATCH")
+    ],
+    model: Model,
+    output: ReportFile = None,
+    max_corrupted: MaxCorrupted = "5%",
+    max_class_corrupted: MaxClass = None,
+    max_unreadable: MaxUnreadable = "0",
+    max_unknown_classes: MaxUnknown = "0",
+    min_examples: MinExamples = 1,
+    confidence: Confidence = None,
+    waivers: o.Waivers = Path(CheckSettings.waivers),
+    group_by: GroupBy = None,
+    junit: Junit = None,
+    sarif: Sarif = None,
+    markdown: Markdown = None,
+    exit_zero: ExitZero = False,
+    root: o.Root = None,
+    path_column: o.PathColumn = "path",
+    label_column: o.LabelColumn = "label",
+    image_column: o.ImageColumn = None,
+    id_column: o.IdColumn = None,
+    split: o.Split = None,
+    limit: o.Limit = None,
+    allow_outside: o.AllowOutside = False,
+    device: o.Device = "auto",
+    workers: o.Workers = None,
+    cache_dir: o.CacheDir = None,
+    cache: o.UseCache = True,
+    force: o.Overwrite = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Score a new batch with a scan's model, without training, and pass or fail it: exit 0 or 1.
+
+    Example: noisesieve check ./new-batch --model my-run --max-corrupted 5%
+    """
+    shared = ("root", "path_column", "label_column", "image_column", "id_column", "split", "limit", "allow_outside")
+    chosen = {name: context.params[name] for name in (*shared, "device", "workers", "cache_dir", "cache")}
+    scan = scan_settings(batch, **chosen)
+    policy = Policy(
+        max_corrupted=_limit(max_corrupted, "--max-corrupted"),
+        max_class_corrupted=_limit(max_class_corrupted, "--max-class-corrupted"),
+        max_unreadable=_limit(max_unreadable, "--max-unreadable"),
+        max_unknown_classes=o.count_or_none(max_unknown_classes, "--max-unknown-classes"),
+        min_examples=max(1, min_examples),
+        confidence=confidence,
+    )
+    settings = CheckSettings(
+        scan.source, model, output, policy, waivers, group_by, scan.device, scan.pixels, force=force
+    )
+    from noisesieve.check import check as run
+
+    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
+    try:
+        with StopRequest(None, hint="Nothing was decided.") as asked:
+            checked = run(settings, watcher=watcher, pause=pause_of(asked))
+    finally:
+        watcher.finish()
+    verdict = _verdict(checked, batch)
+    _write(verdict, junit=junit, sarif=sarif, markdown=markdown)
+    with results():
+        if as_json:
+            print(json.dumps(document(checked, verdict)))
+        elif quiet:
+            print("passed" if checked.passed else "failed")
+        else:
+            _show(console(stderr=False), checked, verdict)
+        _tell_github(verdict, aside=as_json)
+    if not checked.passed and not exit_zero:
+        raise typer.Exit(1)
+
+
+def _limit(text: str | None, option: str) -> Limit | None:
+    return None if text is None or text == "none" else limit(text, option)
+
+
+def _verdict(checked: Checked, batch: Path) -> Verdict:
+    from noisesieve import __version__
+    from noisesieve.gate.policy import worst
+    from noisesieve.gate.sarif import MOST
+    from noisesieve.gate.verdict import Verdict
+
+    return Verdict(
+        name=str(batch),
+        version=__version__,
+        rules=checked.rules,
+        batch=checked.batch,
+        suspects=worst(checked.report, MOST),
+        place=os.path.relpath(batch, os.environ.get("GITHUB_WORKSPACE") or os.getcwd()),
+        is_table=checked.is_table,
+        seconds=checked.seconds,
+        notes=_notes(checked),
+    )
+
+
+def _notes(checked: Checked) -> list[str]:
+    batch, notes = checked.batch, []
+    if checked.base_rate is not None:
+        notes.append(f"For comparison: of the rows that its own scan kept, the model flags {checked.base_rate:.1%}.")
+    if batch.in_training:
+        notes.append(f"{_rows(batch.in_training)} in the training data too: their scores are in-sample.")
+    if batch.waived:
+        notes.append(f"{_rows(batch.waived)} waived and not counted.")
+    if batch.unknown:
+        names = ", ".join(f"{label!r} ({count:,})" for label, count in list(batch.unknown.items())[:10])
+        notes.append(f"Classes that the model does not know, not scored: {names}.")
+    return notes
+
+
+def _rows(count: int) -> str:
+    return "1 row is" if count == 1 else f"{count:,} rows are"
+
+
+def _write(verdict: Verdict, **targets: Path | None) -> None:
+    from noisesieve.files import replacing
+    from noisesieve.gate import WRITERS
+
+    for name, target in targets.items():
+        if target is not None:
+            with replacing(target) as file:
+                file.write(WRITERS[name](verdict).encode("utf-8", "backslashreplace"))
+
+
+def _tell_github(verdict: Verdict, *, aside: bool) -> None:
+    """Annotations and the step's summary, where GitHub runs this."""
+    if os.environ.get("GITHUB_ACTIONS") != "true":
+        return
+    from noisesieve.gate import WRITERS, github
+
+    for line in github.commands(verdict):
+        if aside:
+            say(line)  # standard output is one JSON document; the runner reads both
+        else:
+            print(line)
+    if target := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            with open(target, "a", encoding="utf-8") as file:
+                file.write(github.summary(WRITERS["markdown"](verdict)))
+        except OSError as error:
+            raise OutputError(
+                f"{target}: cannot be written: {error.strerror}.", "Check $GITHUB_STEP_SUMMARY."
+            ) from error
+
+
+def document(checked: Checked, verdict: Verdict) -> dict[str, Any]:
+    """For --json."""
+    batch = checked.batch
+    return {
+        "batch": verdict.name,
+        "passed": checked.passed,
+        "rules": [vars(rule) for rule in checked.rules],
+        "examples": batch.examples,
+        "scored": batch.scored,
+        "corrupted": batch.corrupted,
+        "waived": batch.waived,
+        "unreadable": batch.unreadable,
+        "in_training": batch.in_training,
+        "unknown": batch.unknown,
+        "base_rate": checked.base_rate,
+        "classes": [{"label": label, "corrupted": hits, "of": total} for label, (hits, total) in batch.classes.items()],
+        "groups": checked.groups,
+        "suspects": list(verdict.suspects[:10]),
+        "notes": verdict.notes,
+    }
+
+
+def _show(out: Console, checked: Checked, verdict: Verdict) -> None:
+    from noisesieve.cli.summary import plain_table, plain_text
+
+    batch = checked.batch
+    word, style = ("passed", "bold green") if checked.passed else ("FAILED", "bold red")
+    out.print(plain_text(f"{word}: {batch.corrupted:,} of {batch.scored:,} scored labels look wrong", style))
+    table = plain_table()
+    for name in ("rule", "limit", "measured", ""):
+        table.add_column(name, overflow="fold")
+    for rule in checked.rules:
+        mark = plain_text("pass", "green") if rule.passed else plain_text("FAIL", "red")
+        table.add_row(rule.name, rule.limit, plain_text(rule.measured), mark)
+    out.print(table)
+    for note in verdict.notes:
+        out.print(plain_text(note, "dim"))
+    if verdict.suspects:
+        out.print()
+        table = plain_table()
+        table.add_column("most suspicious", overflow="fold")
+        for name in ("given", "looks like"):
+            table.add_column(name)
+        table.add_column("P(wrong)", justify="right")
+        for row in verdict.suspects[:SUSPECTS_SHOWN]:
+            cells = (row["path"] or row["id"], row["label"], row["suggested_label"] or "?")
+            table.add_row(*map(plain_text, cells), f"{row['corruption_probability']:.3f}")
+        out.print(table)
+    if checked.groups is not None:
+        out.print()
+        table = plain_table()
+        table.add_column("group", overflow="fold")
+        for name in ("wrong", "of", "share", "95 %"):
+            table.add_column(name, justify="right")
+        for row in checked.groups[:GROUPS_SHOWN]:
+            interval = f"{row['low']:.0%} – {row['high']:.0%}"
+            share = f"{row['share']:.1%}"
+            table.add_row(plain_text(row["value"]), f"{row['corrupted']:,}", f"{row['of']:,}", share, interval)
+        if len(checked.groups) > GROUPS_SHOWN:
+            table.caption = f"and {len(checked.groups) - GROUPS_SHOWN:,} more with --json"
+        out.print(table)

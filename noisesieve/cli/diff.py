@@ -1,0 +1,90 @@
+"""`noisesieve diff`: what became of the suspects."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from noisesieve.cli import options as o
+from noisesieve.cli.terminal import console, results
+
+LISTED = 5
+WORDS = {
+    "new": "new suspects",
+    "fixed": "fixed: the label changed, no suspect now",
+    "cleared": "cleared: same label, no suspect now",
+    "gone": "gone: no longer in the dataset",
+    "persistent": "persistent: suspects then and now",
+}
+
+Before = Annotated[Path, typer.Argument(help="The earlier run folder, or a report.", metavar="RUN_A")]
+After = Annotated[Path, typer.Argument(help="The later one.", metavar="RUN_B")]
+
+
+def diff(
+    before: Before,
+    after: After,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Compare two runs of a dataset: which suspects are new, fixed, cleared, gone and persistent, and rates by class.
+
+    Rows are matched by id and path, and by content where a file was moved.
+
+    Example: noisesieve diff run-monday run-friday
+    """
+    from noisesieve.report import compare, read_report
+
+    found = compare(read_report(before), read_report(after))
+    with results():
+        if as_json:
+            print(json.dumps(found))
+        else:
+            _show(found, quiet=quiet)
+
+
+def _show(found: dict[str, Any], *, quiet: bool) -> None:
+    from noisesieve.cli.summary import plain_table, plain_text
+
+    out = console(stderr=False)
+    then, now = found["before"], found["after"]
+    out.print(
+        plain_text(
+            f"{then['suspects']:,} suspects of {then['examples']:,} before, {now['suspects']:,} of {now['examples']:,} "
+            f"after; {found['matched']:,} rows matched, {found['relabelled']:,} of them relabelled",
+            "bold",
+        )
+    )
+    for kind, words in WORDS.items():
+        rows = found["suspects"][kind]
+        out.print(plain_text(f"{len(rows):>7,}  {words}"))
+        if not quiet and kind != "persistent":
+            for row in rows[:LISTED]:
+                out.print(plain_text(f"           {_line(row)}"), soft_wrap=True)
+    if quiet:
+        return
+    out.print()
+    table = plain_table()
+    table.add_column("class", overflow="fold")
+    for name in ("before", "after"):
+        table.add_column(name, justify="right")
+    for row in found["classes"]:
+        table.add_row(plain_text(row["label"]), _rate(row["before"]), _rate(row["after"]))
+    out.print(table)
+
+
+def _line(row: dict[str, Any]) -> str:
+    if row["before"] is not None and row["after"] is not None and row["before"] != row["after"]:
+        return f"{row['id']}: {row['before']} → {row['after']}"
+    looks_like = f", looks like {row['suggested_label']}" if row["suggested_label"] else ""
+    return f"{row['id']}: {row['after'] or row['before']}{looks_like}"
+
+
+def _rate(counts: dict[str, int]) -> str:
+    if not counts["of"]:
+        return "–"
+    return f"{counts['corrupted'] / counts['of']:.1%} ({counts['corrupted']:,} of {counts['of']:,})"

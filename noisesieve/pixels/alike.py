@@ -1,0 +1,65 @@
+"""Pictures that look alike, by a cheap perceptual hash: is each place brighter than the one left of it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from noisesieve.records import Bytes, Pixels
+from noisesieve.watch import Watcher
+
+SIDE = 16  # a hash of 16 x 16 bits
+BANDS = 16  # of 16 bits; pictures that differ in fewer bits than there are bands share a band
+MOST_BITS = 10
+LARGEST_BUCKET = 50  # a band that more pictures share says nothing: plain backgrounds
+FLAT = 4.0  # deviation of the grey values below which there is nothing to compare
+BLOCK = 1024
+GREY = np.array([0.299, 0.587, 0.114])
+
+
+def near_duplicates(pixels: Pixels, watcher: Watcher, pause: Callable[[], None]) -> list[tuple[int, int]]:
+    """Pairs of rows whose pictures look alike, in order; copies of the same file among them."""
+    count = len(pixels)
+    hashes = np.zeros((count, BANDS), dtype=np.uint16)
+    flat = np.zeros(count, dtype=np.bool_)
+    blocks = [np.arange(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK)]
+    watcher.stage("comparing", count)
+    for rows, images in zip(blocks, pixels.batches(blocks), strict=True):
+        hashes[rows], flat[rows] = _hash(images)
+        watcher.advance(len(rows))
+        pause()
+    watcher.finish()
+    found: set[tuple[int, int]] = set()
+    for band in range(BANDS):
+        order = np.argsort(hashes[:, band], kind="stable")
+        order = order[~flat[order]]
+        cuts = np.flatnonzero(np.diff(hashes[order, band])) + 1
+        for bucket in np.split(order, cuts):
+            if 1 < len(bucket) <= LARGEST_BUCKET:
+                found |= _close(bucket, hashes)
+        pause()
+    return sorted(found)
+
+
+def _hash(images: Bytes) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.bool_]]:
+    """(B, BANDS) hashes, and which pictures are too flat to have one."""
+    grey = images @ GREY  # (B, S, S)
+    side = grey.shape[1]
+    places = np.linspace(0, side, SIDE + 2)[:-1].astype(np.int64)  # SIDE + 1 columns
+    rows = np.linspace(0, side, SIDE + 1)[:-1].astype(np.int64)
+    small = np.add.reduceat(np.add.reduceat(grey, rows, axis=1), places, axis=2)  # (B, SIDE, SIDE + 1)
+    widths = np.diff(np.append(places, side)) * np.diff(np.append(rows, side))[:, None]
+    small = small / np.maximum(widths, 1)
+    bits = small[:, :, 1:] > small[:, :, :-1] + 1.0
+    packed = np.packbits(bits.reshape(len(images), -1), axis=1)
+    return packed.view(np.uint16).reshape(len(images), BANDS), grey.std(axis=(1, 2)) < FLAT
+
+
+def _close(bucket: npt.NDArray[np.int64], hashes: npt.NDArray[np.uint16]) -> set[tuple[int, int]]:
+    words = hashes[bucket]
+    apart = np.bitwise_count(words[:, None] ^ words[None]).sum(axis=2)
+    left, right = np.nonzero(np.triu(apart <= MOST_BITS, k=1))
+    pairs = zip(bucket[left].tolist(), bucket[right].tolist(), strict=True)
+    return {(min(a, b), max(a, b)) for a, b in pairs}

@@ -1,0 +1,108 @@
+"""Two reports of one dataset side by side: which suspects are new, which were fixed, which are still there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from noisesieve.names import natural_key
+from noisesieve.report.parquet import Report
+
+KINDS = ("new", "fixed", "cleared", "gone", "persistent")
+
+
+def compare(before: Report, after: Report) -> dict[str, Any]:
+    """Match rows by id and path, else by content, and sort the suspects of either report.
+
+    new: a suspect now, and not then. fixed: its label changed, and it is none now. cleared: the same label, and none
+    now. gone: the row is no longer there. persistent: a suspect then and now.
+    """
+    old, new = _rows(before), _rows(after)
+    partner = _match(old, new)
+    backwards = {b: a for a, b in partner.items()}
+    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    for i, row in enumerate(old):
+        if row["suspect"]:
+            now = new[partner[i]] if i in partner else None
+            found[_fate(row, now)].append(_entry(row, now))
+    for i, row in enumerate(new):
+        if row["suspect"]:
+            then = old[backwards[i]] if i in backwards else None
+            if then is None or not then["suspect"]:
+                found["new"].append(_entry(then, row))
+    return {
+        "before": {"run": str(before.path.parent), "examples": len(old), "suspects": sum(r["suspect"] for r in old)},
+        "after": {"run": str(after.path.parent), "examples": len(new), "suspects": sum(r["suspect"] for r in new)},
+        "matched": len(partner),
+        "relabelled": sum(old[a]["label"] != new[b]["label"] for a, b in partner.items()),
+        "counts": {kind: len(rows) for kind, rows in found.items()},
+        "suspects": found,
+        "classes": _classes(old, new),
+    }
+
+
+def _rows(report: Report) -> list[dict[str, Any]]:
+    names = ["id", "path", "sha256", "label", "suggested_label", "corruption_probability"]
+    rows: list[dict[str, Any]] = report.table.select(names).to_pylist()
+    flags = (report.verdicts == "corrupted") & ~report.table["waived"].to_numpy(zero_copy_only=False)
+    judged = (report.verdicts == "corrupted") | (report.verdicts == "clean")
+    for row, suspect, known in zip(rows, flags.tolist(), judged.tolist(), strict=True):
+        row["suspect"], row["judged"] = suspect, known
+    return rows
+
+
+def _match(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[int, int]:
+    """Row of the old report → row of the new: the same id, else the same path, else the only one of that content."""
+    partner: dict[int, int] = {}
+    taken: set[int] = set()
+    for key in ("id", "path"):
+        places = {row[key]: i for i, row in enumerate(new) if row[key] is not None and i not in taken}
+        for i, row in enumerate(old):
+            j = places.get(row[key]) if i not in partner else None
+            if j is not None and j not in taken:
+                partner[i] = j
+                taken.add(j)
+    contents: dict[str, list[int]] = {}
+    for j, row in enumerate(new):
+        if j not in taken and row["sha256"] is not None:
+            contents.setdefault(row["sha256"], []).append(j)
+    for i, row in enumerate(old):
+        if i not in partner and (free := contents.get(row["sha256"] or "")):
+            partner[i] = free.pop(0)
+    return partner
+
+
+def _fate(then: dict[str, Any], now: dict[str, Any] | None) -> str:
+    if now is None:
+        return "gone"
+    if now["suspect"]:
+        return "persistent"
+    return "fixed" if now["label"] != then["label"] else "cleared"
+
+
+def _entry(then: dict[str, Any] | None, now: dict[str, Any] | None) -> dict[str, Any]:
+    row = now or then
+    assert row is not None
+    return {
+        "id": row["id"],
+        "before": None if then is None else then["label"],
+        "after": None if now is None else now["label"],
+        "suggested_label": row["suggested_label"],
+        "corruption_probability": row["corruption_probability"],
+    }
+
+
+def _classes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def counted(rows: list[dict[str, Any]]) -> tuple[Counter[str], Counter[str]]:
+        totals = Counter(row["label"] for row in rows if row["judged"])
+        return Counter(row["label"] for row in rows if row["suspect"]), totals
+
+    (old_hits, old_totals), (new_hits, new_totals) = counted(old), counted(new)
+    return [
+        {
+            "label": label,
+            "before": {"corrupted": old_hits[label], "of": old_totals[label]},
+            "after": {"corrupted": new_hits[label], "of": new_totals[label]},
+        }
+        for label in sorted(old_totals.keys() | new_totals.keys(), key=natural_key)
+    ]
