@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 from noisesieve.gate.verdict import Verdict
 from noisesieve.names import printable
 
 SHOWN = 20
-_SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+!|~&-])")
+_SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~-])")
 
 
 def render(verdict: Verdict) -> str:
@@ -45,4 +46,4 @@ def _word(passed: bool) -> str:
 
 def escape(text: str) -> str:
     """Text that Markdown shows as it is."""
-    return _SPECIAL.sub(r"\\\1", printable(text))
+    return html.escape(_SPECIAL.sub(r"\\\1", printable(text)), quote=False)
