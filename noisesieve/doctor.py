@@ -120,7 +120,7 @@ def _plain(label: str) -> str:
     """A class name without what people spell differently: case, separators, a plural's s."""
     words = re.sub(r"[\s_\-]+", " ", label.casefold()).strip()
     for ending, instead in (("ies", "y"), ("ses", "s"), ("xes", "x"), ("ches", "ch"), ("shes", "sh"), ("s", "")):
-        if len(words) > len(ending) + 1 and words.endswith(ending) and not words.endswith("ss"):
+        if len(words) > max(3, len(ending) + 1) and words.endswith(ending) and not words.endswith("ss"):
             return words[: -len(ending)] + instead
     return words
 
