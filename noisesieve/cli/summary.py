@@ -58,6 +58,8 @@ def _asides(summary: dict[str, Any]) -> list[str]:
     lines = []
     if summary["unreadable"]:
         lines.append(f"{_images(summary['unreadable'])} cannot be read; the column status says why.")
+    if waived := summary.get("waived"):
+        lines.append(f"{waived:,} more {'is' if waived == 1 else 'are'} waived: reviewed, and not counted.")
     if summary["undecided"]:
         lines.append(f"{summary['undecided']:,} rows lie on the threshold within rounding.")
     if torn := summary["duplicates"]["with_different_labels"]:

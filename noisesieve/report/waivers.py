@@ -83,12 +83,19 @@ def waived_rows(
     mask = np.array([(sha, label) in holding for sha, label in zip(hashes, labels, strict=True)], dtype=np.bool_)
     if not waivers:
         return mask, []
-    wanted = {waiver.path: waiver for waiver in waivers}
+    by_path = {waiver.path: waiver for waiver in waivers}
+    by_content = {waiver.sha256: waiver for waiver in waivers}
     broken = []
     for path, label, sha, waived in zip(paths, labels, hashes, mask.tolist(), strict=True):
-        if not waived and path is not None and (waiver := wanted.get(path)) is not None:
-            what = "its picture" if waiver.sha256 != sha else f"its label ({waiver.label!r}, now {label!r})"
-            broken.append(f"{path}: {what} changed: the waiver no longer holds")
+        if waived:
+            continue
+        if (waiver := by_content.get(sha or "")) is not None:
+            what = f"its label changed ({waiver.label!r}, now {label!r})"
+        elif path is not None and path in by_path:
+            what = "its picture changed"
+        else:
+            continue
+        broken.append(f"{path or sha}: {what}: the waiver no longer holds")
     return mask, broken
 
 

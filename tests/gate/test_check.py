@@ -184,6 +184,7 @@ def test_waivers_hold_for_content_and_label_and_end_with_either(inside: Run, hom
     done = inside("check", moved, *check[2:])
     assert json.loads(done.stdout)["waived"] == 1
     assert f"{names[0]}: its picture changed" in done.stderr
+    assert f"{other}/{file}: its label changed ({label!r}, now {other!r})" in done.stderr
     (tmp_path / "w.csv").write_text("nonsense\n")
     assert inside(*check).returncode == 3
 
@@ -200,6 +201,7 @@ def test_scan_honours_waivers_without_training_again(inside: Run, colours: Path,
     assert done.returncode == 0, done.stderr
     assert "finished already" in done.stderr
     assert "waivers have changed" in done.stderr
+    assert "1 more is waived" in done.stdout
     report = ns.read_report(tmp_path / "run")
     assert report.summary["corrupted"] == before - 1
     assert report.summary["waived"] == 1
