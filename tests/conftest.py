@@ -20,6 +20,8 @@ from referencing import Registry, Resource
 from noisesieve.cli import main
 
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # as the command line does, before torch loads
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers on two cores: each has its own
 REPOSITORY = Path(__file__).parent.parent
 SAMPLE = REPOSITORY / "sample_data"
 SHARED = REPOSITORY.parent / "shared"
