@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from noisesieve import __version__, pixels, report, sources
+from noisesieve.dataset import report_unreadable
 from noisesieve.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.gate import Batch, Rule, judge_batch, measure
 from noisesieve.gate.policy import groups
@@ -29,11 +30,11 @@ from noisesieve.learn.model import Model, load_model, rate
 from noisesieve.learn.world import choose_device, device_problem
 from noisesieve.records import Bools, Index, Scores, Verdicts
 from noisesieve.report import Report
-from noisesieve.report.waivers import read_waivers, waived_rows
+from noisesieve.report.waivers import names_of, read_waivers, waived_rows
 from noisesieve.settings import CheckSettings
 from noisesieve.sieve.calibrate import on_knots
 from noisesieve.sieve.judge import judge
-from noisesieve.watch import Watcher
+from noisesieve.watch import Watcher, warn_all
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,14 @@ def check(settings: CheckSettings, *, watcher: Watcher, pause: Callable[[], None
     index = sources.read(settings.source, least_classes=1)
     for note in index.notes:
         watcher.note(note)
-    known = np.array([label in set(model.classes) for label in index.labels], dtype=np.bool_)
+    classes = set(model.classes)
+    known = np.array([label in classes for label in index.labels], dtype=np.bool_)
     if not known.any():
         raise StateError(
             f"{settings.source.path}: no label is a class of the model ({', '.join(model.classes[:5])}, …).",
             "Is it the right model, and --label-column the right column?",
         )
+    _require_column(index, settings.group_by)
     made = _score(settings, trained, model, index, known, device, watcher, pause)
     batch = measure(made)
     return Checked(
@@ -79,7 +82,7 @@ def check(settings: CheckSettings, *, watcher: Watcher, pause: Callable[[], None
         batch=batch,
         rules=judge_batch(batch, settings.policy),
         base_rate=None if model.base_rate is None else model.base_rate["flagged"] / max(1, model.base_rate["of"]),
-        groups=None if settings.group_by is None else _groups(made, settings.group_by),
+        groups=None if settings.group_by is None else groups(made, settings.group_by),
         seconds=time.monotonic() - start,
         is_table=index.kind != "folder",
     )
@@ -103,7 +106,10 @@ def _score(
         )
         if len(decoded.rows) == 0:
             raise InputError(f"{index.root}: no image can be read ({looks.status[0]}).", "Is --root right?")
+        report_unreadable(index, decoded.looks, watcher)
         chosen = np.flatnonzero(known[decoded.rows])
+        if len(chosen) == 0:
+            raise InputError(f"{index.root}: no image of a class that the model knows can be read.", "Is --root right?")
         watcher.stage("scoring", len(chosen))
 
         def done(count: int) -> None:
@@ -119,9 +125,10 @@ def _score(
     verdicts = _verdicts(scores, codes, model)
     seen = set(trained.table["sha256"].to_pylist()) - {None}
     hashes = decoded.looks.sha256
-    waived, broken = waived_rows(read_waivers(settings.waivers), paths=index.paths, labels=index.labels, hashes=hashes)
-    for line in broken:
-        watcher.warn(line)
+    waived, broken = waived_rows(
+        read_waivers(settings.waivers), names=names_of(index), labels=index.labels, hashes=hashes
+    )
+    warn_all(watcher, broken)
     found = report.Findings(
         index=index,
         looks=decoded.looks,
@@ -148,7 +155,7 @@ def _score(
     table = report.build(found)
     if settings.output is not None:
         report.write_table(table, settings.output, facts)
-    return Report(table, facts, settings.output or trained.path.parent / "check.parquet")
+    return Report(table, facts, settings.output or Path("batch"))
 
 
 def _verdicts(scores: Scores, codes: Any, model: Model) -> Verdicts:
@@ -159,8 +166,9 @@ def _verdicts(scores: Scores, codes: Any, model: Model) -> Verdicts:
     return replace(verdicts, corruption_probability=chance.numpy())
 
 
-def _groups(made: Report, column: str) -> list[dict[str, Any]]:
-    if column not in made.table.column_names:
-        own = [name for name in made.table.column_names if name not in report.COLUMNS]
+def _require_column(index: Index, column: str | None) -> None:
+    """Before anything is decoded: is there a column to group by?"""
+    own = [] if index.carried is None else index.carried.column_names
+    known = {*report.COLUMNS, *own, *(f"user_{name}" for name in own), *(["split"] if index.splits is not None else [])}
+    if column is not None and column not in known:
         raise UsageError(f"--group-by {column}: no such column.", f"There are: {', '.join(own) or 'none but ours'}.")
-    return groups(made, column)

@@ -55,7 +55,7 @@ def prepare(
         if wanted == size:
             break
         size = wanted
-    _report_unreadable(index, decoded.looks, watcher)
+    report_unreadable(index, decoded.looks, watcher)
     labels = [index.labels[i] for i in decoded.rows.tolist()]
     classes = sorted(set(labels), key=natural_key)
     if len(classes) < 2:
@@ -77,7 +77,8 @@ def sides(looks: Looks) -> Ints:
     return np.maximum(looks.width, looks.height)[looks.readable]
 
 
-def _report_unreadable(index: Index, looks: Looks, watcher: Watcher, most: int = 20) -> None:
+def report_unreadable(index: Index, looks: Looks, watcher: Watcher, most: int = 20) -> None:
+    """Name the files that cannot be read, and why: the first ones, and a count."""
     bad = np.flatnonzero(~looks.readable).tolist()
     for row in bad[:most]:
         watcher.warn(f"{index.paths[row] or index.ids[row]}: {looks.status[row]}")

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from noisesieve import pixels, sources
-from noisesieve.errors import InputError
+from noisesieve.dataset import sides
+from noisesieve.errors import InputError, UsageError
 from noisesieve.learn.plan import describe, estimate, image_size, plan
-from noisesieve.learn.world import World
+from noisesieve.learn.world import World, device_problem
 from noisesieve.names import natural_key
 from noisesieve.pixels.alike import near_duplicates
-from noisesieve.records import Index, Ints, Looks
+from noisesieve.records import Index, Looks
 from noisesieve.report.schema import LOW_EVIDENCE
 from noisesieve.settings import ScanSettings
 from noisesieve.watch import Watcher
@@ -39,11 +40,13 @@ class Finding:
 
 def examine(settings: ScanSettings, *, watcher: Watcher, pause: Callable[[], None]) -> dict[str, Any]:
     """Look at every file and decode every image once; train nothing."""
+    if problem := device_problem(settings.device):
+        raise UsageError(problem, "Leave --device out, or choose cpu.")
     world = World.join(settings.device)
     index = sources.read(settings.source, least_classes=1)
     looks = pixels.look(index, settings.pixels, watcher, pause=pause)
     device = world.device.type
-    size = image_size(settings.wishes, longest_sides=_sides(looks), device=device)
+    size = image_size(settings.wishes, longest_sides=sides(looks), device=device)
     with tempfile.TemporaryDirectory() as scratch:
         decoded = pixels.decode(index, looks, settings.pixels, watcher, size=size, scratch=Path(scratch), pause=pause)
         if len(decoded.rows) == 0:
@@ -74,13 +77,9 @@ def examine(settings: ScanSettings, *, watcher: Watcher, pause: Callable[[], Non
 def _cost(settings: ScanSettings, looks: Looks, rows: int, classes: int, world: World) -> dict[str, Any]:
     if classes < 2:
         return {"plan": None, "estimate": None}
-    recipe = plan(settings.wishes, rows=rows, classes=classes, longest_sides=_sides(looks), device=world.device.type)
+    recipe = plan(settings.wishes, rows=rows, classes=classes, longest_sides=sides(looks), device=world.device.type)
     cost = estimate(recipe, rows=rows, classes=classes, device=world.device)
     return {"plan": f"{settings.wishes.preset}: {describe(recipe, world)}", "estimate": asdict(cost)}
-
-
-def _sides(looks: Looks) -> Ints:
-    return np.maximum(looks.width, looks.height)[looks.readable]
 
 
 def _finding(kind: str, text: str, items: Iterable[str], *, wrong: bool) -> list[Finding]:
@@ -104,10 +103,7 @@ def _classes(index: Index, looks: Looks) -> list[Finding]:
         counts[label] = counts.get(label, 0) + ok
     names = sorted(counts, key=natural_key)
     few = (f"{label} ({counts[label]})" for label in names if counts[label] < LOW_EVIDENCE)
-    alike: dict[str, list[str]] = {}
-    for label in names:
-        alike.setdefault(_plain(label), []).append(label)
-    same = (" = ".join(map(repr, group)) for group in alike.values() if len(group) > 1)
+    same = (" = ".join(map(repr, group)) for group in _same_names(names))
     one = ["a sieve needs two classes at least"] if len(names) < 2 else []
     return [
         *_finding("one class", "only one class", one, wrong=True),
@@ -116,19 +112,37 @@ def _classes(index: Index, looks: Looks) -> list[Finding]:
     ]
 
 
-def _plain(label: str) -> str:
-    """A class name without what people spell differently: case, separators, a plural's s."""
-    words = re.sub(r"[\s_\-]+", " ", label.casefold()).strip()
-    for ending, instead in (("ies", "y"), ("ses", "s"), ("xes", "x"), ("ches", "ch"), ("shes", "sh"), ("s", "")):
-        if len(words) > max(3, len(ending) + 1) and words.endswith(ending) and not words.endswith("ss"):
-            return words[: -len(ending)] + instead
-    return words
+def _same_names(names: list[str]) -> list[list[str]]:
+    """Classes that are one name in different spellings: case, separators, singular and plural."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        forms = spellings(name)
+        found = next((form for form in sorted(forms) if form in groups), None)
+        group = groups[found] if found is not None else []
+        group.append(name)
+        for form in forms:
+            groups.setdefault(form, group)
+    unique = {id(group): group for group in groups.values()}
+    return [group for group in unique.values() if len(group) > 1]
+
+
+def spellings(name: str) -> set[str]:
+    """A class name and its possible singulars, without case and separators between words."""
+    words = re.sub(r"(?<=\w)[\s_\-]+(?=\w)", " ", name.casefold().strip())
+    forms = {words}
+    if re.search(r"[a-z]{3}s$", words) and not words.endswith("ss"):
+        forms.add(words[:-1])
+        if words.endswith("es"):
+            forms.add(words[:-2])
+        if words.endswith("ies"):
+            forms.add(words[:-3] + "y")
+    return forms
 
 
 def _same(index: Index, looks: Looks) -> list[Finding]:
     groups: dict[str, list[int]] = {}
-    for row, sha in enumerate(looks.sha256):
-        if sha is not None:
+    for row, (sha, readable) in enumerate(zip(looks.sha256, looks.readable.tolist(), strict=True)):
+        if sha is not None and readable:
             groups.setdefault(sha, []).append(row)
     several = [group for group in groups.values() if len(group) > 1]
     torn = [group for group in several if len({index.labels[row] for row in group}) > 1]
@@ -147,7 +161,7 @@ def _alike(index: Index, pairs: list[tuple[int, int]]) -> list[Finding]:
             "alike, two labels",
             "pairs of images that look alike under two labels",
             (_named(index, pair) for pair in torn),
-            wrong=True,
+            wrong=False,
         ),
         *_finding("alike", "pairs of images that look alike", (_named(index, pair) for pair in plain), wrong=False),
     ]

@@ -34,10 +34,10 @@ from noisesieve.learn.plan import describe, estimate, plan
 from noisesieve.learn.state import State
 from noisesieve.learn.world import World, device_problem
 from noisesieve.records import Index, Looks, Scores
-from noisesieve.report.waivers import read_waivers, waived_rows, with_waivers
+from noisesieve.report.waivers import names_of, read_waivers, waived_rows, with_waivers
 from noisesieve.settings import Recipe, ReviewSettings, ScanSettings
 from noisesieve.sieve.judge import judge
-from noisesieve.watch import Nobody, Stop, Watcher, pause_of
+from noisesieve.watch import Nobody, Stop, Watcher, pause_of, warn_all
 
 MOST_PROBABILITIES = 10**8  # N * K up to which probabilities.parquet is written without being asked for
 
@@ -162,10 +162,9 @@ def _record(
     verdicts = judge(scores, dataset.codes, eps=recipe.sieve_eps, trusted=dataset.trusted)
     index, looks = dataset.index, dataset.decoded.looks
     waived, broken = waived_rows(
-        read_waivers(settings.waivers), paths=index.paths, labels=index.labels, hashes=looks.sha256
+        read_waivers(settings.waivers), names=names_of(index), labels=index.labels, hashes=looks.sha256
     )
-    for line in broken:
-        watcher.warn(line)
+    warn_all(watcher, broken)
     found = report.Findings(index, looks, dataset.decoded.rows, classes, dataset.codes, scores, verdicts, waived=waived)
     table = report.build(found)
     facts = {
@@ -200,10 +199,9 @@ def _with_new_waivers(
     """A finished run, with the waivers of today: they change no score, and need no training."""
     made = report.read_report(run.folder)
     waived, broken = waived_rows(
-        read_waivers(settings.waivers), paths=index.paths, labels=index.labels, hashes=looks.sha256
+        read_waivers(settings.waivers), names=names_of(index), labels=index.labels, hashes=looks.sha256
     )
-    for line in broken:
-        watcher.warn(line)
+    warn_all(watcher, broken)
     if np.array_equal(waived, made.table["waived"].to_numpy(zero_copy_only=False)):
         return made
     summary = made.summary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,7 @@ class ApplySettings:
 class Limit:
     """A share (`5%`, `0.05`) or a count (`12`)."""
 
-    value: float
+    value: Fraction  # exact: a batch at its limit passes
     is_share: bool
     text: str
 
@@ -231,9 +232,9 @@ def limit(text: str, option: str) -> Limit:
     """A limit as people write it."""
     number, percent = (text[:-1], True) if text.endswith("%") else (text, False)
     try:
-        value = float(number)
-    except ValueError:
-        value = -1.0
+        value = Fraction(number)
+    except (ValueError, ZeroDivisionError):
+        value = Fraction(-1)
     is_share = percent or not number.isdecimal()
     value = value / 100 if percent else value
     if not (0 <= value <= 1 if is_share else value >= 0):
@@ -245,14 +246,16 @@ def limit(text: str, option: str) -> Limit:
 class Policy:
     """What a batch may be like; None: no such rule."""
 
-    max_corrupted: Limit | None = Limit(0.05, True, "5%")
+    max_corrupted: Limit | None = Limit(Fraction(5, 100), True, "5%")
     max_class_corrupted: Limit | None = None
-    max_unreadable: Limit | None = Limit(0, False, "0")
+    max_unreadable: Limit | None = Limit(Fraction(0), False, "0")
     max_unknown_classes: int | None = 0
     min_examples: int | None = 1
     confidence: float | None = None
 
     def __post_init__(self) -> None:
+        if self.min_examples is not None and self.min_examples < 1:
+            raise UsageError(f"--min-examples {self.min_examples}: must be at least 1: an empty batch never passes.")
         if self.confidence is not None and not 0.5 <= self.confidence < 1:
             raise UsageError(f"--confidence {self.confidence:g}: must lie between 0.5 and 1, such as 0.95.")
 

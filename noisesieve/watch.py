@@ -10,6 +10,14 @@ from noisesieve.errors import Stopped
 Stop = Callable[[], Stopped | None]  # was the run asked to stop?
 
 
+def warn_all(watcher: Watcher, lines: list[str], most: int = 20) -> None:
+    """Warnings, the first ones and a count."""
+    for line in lines[:most]:
+        watcher.warn(line)
+    if len(lines) > most:
+        watcher.warn(f"… and {len(lines) - most:,} more")
+
+
 def pause_of(stop: Stop) -> Callable[[], None]:
     """A moment between two pieces of work, at which a run that was asked to stop does."""
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from noisesieve.cli import options as o
 from noisesieve.cli.terminal import console, results
+from noisesieve.errors import UsageError
 
 Clear = Annotated[bool, o.option("Remove all of it.", "--clear")]
 OlderThan = Annotated[str | None, o.option("With --clear: only what was not used for 30d, 12h or 90m.")]
@@ -25,6 +26,8 @@ def cache(
     Example: noisesieve cache --clear --older-than 30d
     """
     age = o.age(older_than)
+    if older_than is not None and not clear:
+        raise UsageError("--older-than is for --clear.", "Add --clear, or leave it out.")
     from noisesieve.pixels import default_cache_dir
     from noisesieve.pixels.cache import clear as remove
     from noisesieve.pixels.cache import entries

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,7 +90,7 @@ def check(
         max_class_corrupted=_limit(max_class_corrupted, "--max-class-corrupted"),
         max_unreadable=_limit(max_unreadable, "--max-unreadable"),
         max_unknown_classes=o.count_or_none(max_unknown_classes, "--max-unknown-classes"),
-        min_examples=max(1, min_examples),
+        min_examples=min_examples,
         confidence=confidence,
     )
     settings = CheckSettings(
@@ -96,6 +98,9 @@ def check(
     )
     from noisesieve.check import check as run
 
+    token = secrets.token_hex(16)
+    if _on_github():
+        say(f"::stop-commands::{token}")  # names and labels are printed from here on, and anybody may have written them
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     try:
         with StopRequest(None, hint="Nothing was decided.") as asked:
@@ -111,7 +116,10 @@ def check(
             print("passed" if checked.passed else "failed")
         else:
             _show(console(stderr=False), checked, verdict)
-        _tell_github(verdict, aside=as_json)
+        if _on_github():
+            sys.stdout.flush()
+            say(f"::{token}::")
+            _tell_github(verdict, aside=as_json)
     if not checked.passed and not exit_zero:
         raise typer.Exit(1)
 
@@ -144,7 +152,10 @@ def _notes(checked: Checked) -> list[str]:
     if checked.base_rate is not None:
         notes.append(f"For comparison: of the rows that its own scan kept, the model flags {checked.base_rate:.1%}.")
     if batch.in_training:
-        notes.append(f"{_rows(batch.in_training)} in the training data too: their scores are in-sample.")
+        notes.append(f"{_rows(batch.in_training)} in the training data too, with scores that are in-sample.")
+    if batch.unreadable:
+        listed = ", ".join(f"{row['id']} ({row['status']})" for row in _unreadable(checked)[:5])
+        notes.append(f"Cannot be read: {listed}{', …' if batch.unreadable > 5 else ''}.")
     if batch.waived:
         notes.append(f"{_rows(batch.waived)} waived and not counted.")
     if batch.unknown:
@@ -167,10 +178,12 @@ def _write(verdict: Verdict, **targets: Path | None) -> None:
                 file.write(WRITERS[name](verdict).encode("utf-8", "backslashreplace"))
 
 
+def _on_github() -> bool:
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
 def _tell_github(verdict: Verdict, *, aside: bool) -> None:
-    """Annotations and the step's summary, where GitHub runs this."""
-    if os.environ.get("GITHUB_ACTIONS") != "true":
-        return
+    """Annotations and the step's summary."""
     from noisesieve.gate import WRITERS, github
 
     for line in github.commands(verdict):
@@ -200,6 +213,7 @@ def document(checked: Checked, verdict: Verdict) -> dict[str, Any]:
         "corrupted": batch.corrupted,
         "waived": batch.waived,
         "unreadable": batch.unreadable,
+        "unreadable_rows": _unreadable(checked),
         "in_training": batch.in_training,
         "unknown": batch.unknown,
         "base_rate": checked.base_rate,
@@ -208,6 +222,15 @@ def document(checked: Checked, verdict: Verdict) -> dict[str, Any]:
         "suspects": list(verdict.suspects[:10]),
         "notes": verdict.notes,
     }
+
+
+def _unreadable(checked: Checked) -> list[dict[str, Any]]:
+    import pyarrow.compute as pc
+
+    table = checked.report.table
+    rows = table.filter(pc.not_equal(table["status"], "ok")).select(["id", "status"]).slice(0, 20)
+    listed: list[dict[str, Any]] = rows.to_pylist()
+    return listed
 
 
 def _show(out: Console, checked: Checked, verdict: Verdict) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from noisesieve.errors import UsageError
 
+_SCANS_OWN = frozenset(("output", "force"))  # from the environment or a file's top they are meant for scan
 _NOT_FROM_FILES = frozenset(("help", "version", "debug"))
 
 
@@ -19,7 +20,7 @@ def use_environment(command: Any) -> None:
     """Let every option also be given as NOISESIEVE_<NAME>."""
     for sub in getattr(command, "commands", {}).values():
         for option in sub.params:
-            if (flag := _flag(option)) is not None:
+            if (flag := _flag(option)) is not None and (flag not in _SCANS_OWN or sub.name == "scan"):
                 option.envvar = f"NOISESIEVE_{flag.upper()}"
 
 
@@ -37,12 +38,15 @@ def read_files(command: Any) -> dict[str, dict[str, Any]]:
         _refuse_unknown(file, own, known_anywhere)
         for name, sub in commands.items():
             specific = found.get(name, {})
+            if not isinstance(specific, dict) and name in known_anywhere:
+                specific = {}  # an option of that name, such as `cache`
             if not isinstance(specific, dict):
                 raise UsageError(
                     f"{file}: {name!r} is not a table.", f"Write [{'.'.join((*table, name))}] above its options."
                 )
             _refuse_unknown(file, specific, _options(sub))
-            for key, value in {**own, **specific}.items():
+            shared = {key: value for key, value in own.items() if key not in _SCANS_OWN or name == "scan"}
+            for key, value in {**shared, **specific}.items():
                 if (parameter := _options(sub).get(key.replace("-", "_"))) is not None:
                     defaults[name][parameter] = value
     return defaults

@@ -16,7 +16,8 @@ WORDS = {
     "new": "new suspects",
     "fixed": "fixed: the label changed, no suspect now",
     "cleared": "cleared: same label, no suspect now",
-    "gone": "gone: no longer in the dataset",
+    "waived": "waived: reviewed, the label is right",
+    "gone": "gone: no longer in the dataset, or unreadable",
     "persistent": "persistent: suspects then and now",
 }
 

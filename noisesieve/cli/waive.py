@@ -37,13 +37,13 @@ def waive(
     """
     if not reason.strip():
         raise UsageError("--reason is empty.", "Say why the label is right: others will read it.")
-    from noisesieve.report import find_row, read_report
+    from noisesieve.report import find_rows, read_report
     from noisesieve.report.waivers import Waiver, add_waivers
 
     report = read_report(source)
-    rows = report.table.take([find_row(report, name) for name in names]).to_pylist()
+    rows = report.table.take(find_rows(report, names)).to_pylist()
     for row in rows:
-        if row["sha256"] is None:
+        if row["status"] != "ok":
             raise InputError(f"{row['id']}: cannot be read ({row['status']}): nobody can have reviewed it.")
         if row["verdict"] != "corrupted" and not quiet:
             say(f"{row['id']}: is {row['verdict']}, and needs no waiver.")

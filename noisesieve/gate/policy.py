@@ -6,13 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from noisesieve.names import natural_key
+from noisesieve.records import Ints
 from noisesieve.report import Report
 from noisesieve.report.summary import wilson_interval
 from noisesieve.settings import Limit, Policy
@@ -30,7 +30,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class Batch:
-    """A scored batch in numbers. Waived rows count as neither right nor wrong."""
+    """A scored batch in numbers. A waived row was reviewed, and counts as right."""
 
     examples: int
     scored: int
@@ -47,7 +47,7 @@ def measure(report: Report) -> Batch:
     table, verdicts = report.table, report.verdicts
     labels = np.array(table["label"].to_pylist(), dtype=object)
     waived = table["waived"].to_numpy(zero_copy_only=False)
-    scored = ((verdicts == "clean") | (verdicts == "corrupted")) & ~waived
+    scored = (verdicts == "clean") | (verdicts == "corrupted")
     suspect = (verdicts == "corrupted") & ~waived
     totals, hits = Counter(labels[scored].tolist()), Counter(labels[suspect].tolist())
     return Batch(
@@ -87,70 +87,103 @@ def judge_batch(batch: Batch, policy: Policy) -> list[Rule]:
 
 
 def _share_rule(name: str, limit: Limit, hits: int, total: int, confidence: float | None) -> Rule:
-    passed, bound = _within(limit, hits, total, confidence)
-    share = f"{hits / total:.1%}" if total else "none"
-    sure = (
-        f", at least {bound:.1%} with {confidence:.0%} confidence"
-        if confidence is not None and bound is not None
-        else ""
-    )
-    return Rule(name, limit.text, f"{hits:,} of {total:,} ({share}{sure})", passed)
+    share = shown_share(hits, total, limit)
+    if confidence is None or not limit.is_share or total == 0:
+        return Rule(name, limit.text, f"{hits:,} of {total:,} ({share})", _within(limit, hits, total))
+    sure = f"at least {lower_bound(hits, total, confidence):.1%} with {confidence:.0%} confidence"
+    passed = not _surely_above(limit, hits, total, confidence)
+    return Rule(name, limit.text, f"{hits:,} of {total:,} ({share}; {sure})", passed)
 
 
 def _class_rule(batch: Batch, limit: Limit, confidence: float | None) -> Rule:
-    """The worst class decides."""
-    failing = [
-        (hits / max(1, total), label, hits, total)
-        for label, (hits, total) in batch.classes.items()
-        if not _within(limit, hits, total, confidence)[0]
-    ]
-    ranked = failing or [(hits / max(1, total), label, hits, total) for label, (hits, total) in batch.classes.items()]
+    """The worst class decides. With a confidence, the chance of a false alarm is shared among all of them."""
+    each = None if confidence is None else 1 - (1 - confidence) / max(1, len(batch.classes))
+
+    def fails(hits: int, total: int) -> bool:
+        if each is None or not limit.is_share:
+            return not _within(limit, hits, total)
+        return _surely_above(limit, hits, total, each)
+
+    ranked = sorted(batch.classes.items(), key=lambda item: -item[1][0] / max(1, item[1][1]))
+    failing = [(label, counts) for label, counts in ranked if fails(*counts)]
     if not ranked:
         return Rule("max-class-corrupted", limit.text, "no class", True)
-    share, label, hits, total = max(ranked)
+    label, (hits, total) = (failing or ranked)[0]
     more = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
-    return Rule("max-class-corrupted", limit.text, f"{label}: {hits:,} of {total:,} ({share:.1%}){more}", not failing)
+    few = "; too few to be sure" if not failing and not _within(limit, hits, total) else ""
+    measured = f"{label}: {hits:,} of {total:,} ({shown_share(hits, total, limit)}{few}){more}"
+    return Rule("max-class-corrupted", limit.text, measured, not failing)
 
 
-def _within(limit: Limit, hits: int, total: int, confidence: float | None) -> tuple[bool, float | None]:
-    """Does the count keep the limit? With a confidence only a share that is surely above it fails."""
-    if not limit.is_share:
-        return hits <= limit.value, None
-    if total == 0:
-        return True, None
-    if confidence is None:
-        return hits / total <= limit.value, None
-    bound = lower_bound(hits, total, confidence)
-    return bound <= limit.value, bound
+def shown_share(hits: int, total: int, limit: Limit) -> str:
+    """A share in percent, with more digits where it lies near the limit."""
+    if not total:
+        return "none"
+    near = limit.is_share and abs(hits / total - float(limit.value)) < 0.001
+    return f"{hits / total:.3%}" if near else f"{hits / total:.1%}"
+
+
+def _within(limit: Limit, hits: int, total: int) -> bool:
+    return hits <= (limit.value * total if limit.is_share else limit.value)
+
+
+def _surely_above(limit: Limit, hits: int, total: int, confidence: float) -> bool:
+    """Would so many suspects be that unlikely if the share were just at the limit? Exact, for small batches too."""
+    return total > 0 and binomial_tail(hits, total, float(limit.value)) < (1 - confidence) * (1 - 1e-9)
+
+
+def binomial_tail(hits: int, total: int, share: float) -> float:
+    """P(X >= hits) of a binomial distribution."""
+    if hits <= 0 or share >= 1:
+        return 1.0
+    if share <= 0 or hits > total:
+        return 0.0
+    below = hits <= share * total  # sum the shorter side
+    step, i, tail = (-1, hits - 1, 0.0) if below else (1, hits, 0.0)
+    while 0 <= i <= total:
+        ways = math.lgamma(total + 1) - math.lgamma(i + 1) - math.lgamma(total - i + 1)
+        term = math.exp(ways + i * math.log(share) + (total - i) * math.log1p(-share))
+        tail += term
+        if term < 1e-17 * tail:
+            break
+        i += step
+    return min(1.0, max(0.0, 1 - tail if below else tail))
 
 
 def lower_bound(hits: int, total: int, confidence: float) -> float:
-    """Wilson's one-sided lower bound of a share."""
-    z = NormalDist().inv_cdf(confidence)
-    share, square = hits / total, z * z
-    middle = (share + square / (2 * total)) / (1 + square / total)
-    reach = z / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total * total))
-    return max(0.0, min(share, middle - reach))
+    """The smallest share that so many hits are still compatible with: Clopper and Pearson's, one-sided."""
+    low, high = 0.0, hits / total
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (middle, high) if binomial_tail(hits, total, middle) < 1 - confidence else (low, middle)
+    return low
 
 
 def groups(report: Report, column: str) -> list[dict[str, Any]]:
     """Shares by the values of a column, the worst lower bound first: who or what is behind the errors?"""
     table, verdicts = report.table, report.verdicts
-    values = _texts(table[column])
+    names, codes = _coded(table[column])
     waived = table["waived"].to_numpy(zero_copy_only=False)
-    scored = ((verdicts == "clean") | (verdicts == "corrupted")) & ~waived
-    names, codes = np.unique(values[scored], return_inverse=True)
-    totals = np.bincount(codes, minlength=len(names)).tolist()
-    hits = np.bincount(codes, weights=(verdicts[scored] == "corrupted"), minlength=len(names)).astype(int).tolist()
+    scored = (verdicts == "clean") | (verdicts == "corrupted")
+    suspect = (verdicts == "corrupted") & ~waived
+    totals = np.bincount(codes[scored], minlength=len(names)).tolist()
+    hits = np.bincount(codes[suspect], minlength=len(names)).tolist()
     rows: list[dict[str, Any]] = []
-    for name, bad, total in zip(names.tolist(), hits, totals, strict=True):
+    for name, bad, total in zip(names, hits, totals, strict=True):
+        if not total:
+            continue
         low, high = wilson_interval(bad, total)
         rows.append({"value": name, "corrupted": bad, "of": total, "share": bad / total, "low": low, "high": high})
     return sorted(rows, key=lambda row: (-row["low"], -row["share"], natural_key(row["value"])))
 
 
-def _texts(column: pa.ChunkedArray) -> Any:
-    return np.array(["" if value is None else str(value) for value in column.to_pylist()], dtype=str)
+def _coded(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
+    """The values of a column as text, and every row's number among them; a missing value is a value."""
+    flat = column.combine_chunks()
+    coded = flat if pa.types.is_dictionary(flat.type) else flat.dictionary_encode(null_encoding="encode")
+    names = ["(none)" if value is None else str(value) for value in coded.dictionary.to_pylist()]
+    codes = coded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False).astype(np.int64)
+    return ([*names, "(none)"] if coded.indices.null_count else names), codes
 
 
 def worst(report: Report, most: int) -> Sequence[dict[str, Any]]:

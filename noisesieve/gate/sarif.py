@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from typing import Any
 from urllib.parse import quote
 
@@ -32,13 +33,12 @@ def render(verdict: Verdict) -> str:
 
 def _result(row: dict[str, Any], verdict: Verdict) -> dict[str, Any]:
     file, line = verdict.spot(row)
-    mark = hashlib.sha256(f"{row['sha256']}\0{row['label']}".encode()).hexdigest()[:32]
+    place = {"artifactLocation": {"uri": quote(os.fsencode(file))}, "region": {"startLine": line}}
+    mark = hashlib.sha256(f"{row['sha256']}\0{row['label']}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return {
         "ruleId": "NS001",
         "level": "warning",
         "message": {"text": told(row)},
-        "locations": [
-            {"physicalLocation": {"artifactLocation": {"uri": quote(file)}, "region": {"startLine": line}}},
-        ],
+        "locations": [{"physicalLocation": place}],
         "partialFingerprints": {"noisesieve/v1": mark},
     }

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from noisesieve.gate.policy import Batch, Rule
+from noisesieve.names import unescape_name
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,6 @@ class Verdict:
     place: str  # the table, or the folder, as a path from where the gate runs
     is_table: bool
     seconds: float = 0.0
-    base_rate: float | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -32,7 +32,7 @@ class Verdict:
         """File and line to point at: the table's line, else the image itself."""
         if self.is_table or row["path"] is None:
             return self.place, row["source_line"] or 1
-        return f"{self.place.rstrip('/')}/{row['path']}", 1
+        return f"{self.place.rstrip('/')}/{unescape_name(row['path'])}", 1
 
 
 def told(row: dict[str, Any]) -> str:

@@ -88,6 +88,7 @@ class Model:
 def load_model(folder: Path, device: torch.device) -> Model:
     """The network of a run folder. Weights that are not those the run wrote are refused."""
     card, weights = folder / "model.json", folder / "model.safetensors"
+    _verify_card(card)
     try:
         facts = json.loads(card.read_text(encoding="utf-8"))
         intact, version = sha256_of(weights) == facts["sha256"], int(facts["schema_version"])
@@ -100,8 +101,11 @@ def load_model(folder: Path, device: torch.device) -> Model:
         )
     if not intact:
         raise StateError(f"{weights}: changed since the run wrote it.", "Scan again with --force.")
-    network = build(facts["backbone"], classes=len(facts["classes"]), image_size=facts["image_size"], seed=0)
-    network.load_state_dict(load_file(weights))
+    try:
+        network = build(facts["backbone"], classes=len(facts["classes"]), image_size=facts["image_size"], seed=0)
+        network.load_state_dict(load_file(weights))
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise StateError(f"{card}: does not describe {weights.name} ({error}).", "Scan again with --force.") from error
     network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     line = facts.get("calibration")
     return Model(
@@ -117,6 +121,16 @@ def load_model(folder: Path, device: torch.device) -> Model:
         calibration=None if line is None else (line["log_probability"], line["chance"]),
         sha256=facts["sha256"],
     )
+
+
+def _verify_card(card: Path) -> None:
+    """Where model.json lies in its run folder, its bytes must be those that the run wrote."""
+    try:
+        mark = json.loads((card.parent / "run.json").read_text(encoding="utf-8"))["files"]["model.json"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # a model on its own
+    if card.exists() and sha256_of(card) != mark:
+        raise StateError(f"{card}: changed since the run wrote it.", "Scan again with --force.")
 
 
 def rate(model: Model, feed: Feed, rows: Tensor, *, device: torch.device, done: Callable[[int], None]) -> Tensor:

@@ -14,6 +14,8 @@ SIDE = 16  # a hash of 16 x 16 bits
 BANDS = 16  # of 16 bits; pictures that differ in fewer bits than there are bands share a band
 MOST_BITS = 10
 LARGEST_BUCKET = 50  # a band that more pictures share says nothing: plain backgrounds
+FARTHEST = 8.0  # mean difference of the pixels, of 255
+MOST_PAIRS = 20_000
 FLAT = 4.0  # deviation of the grey values below which there is nothing to compare
 BLOCK = 1024
 GREY = np.array([0.299, 0.587, 0.114])
@@ -40,7 +42,18 @@ def near_duplicates(pixels: Pixels, watcher: Watcher, pause: Callable[[], None])
             if 1 < len(bucket) <= LARGEST_BUCKET:
                 found |= _close(bucket, hashes)
         pause()
-    return sorted(found)
+    return _confirmed(sorted(found), pixels)
+
+
+def _confirmed(pairs: list[tuple[int, int]], pixels: Pixels) -> list[tuple[int, int]]:
+    """The pairs whose pictures differ little: a hash says where to look, the pixels decide."""
+    kept = []
+    for start in range(0, min(len(pairs), MOST_PAIRS), BLOCK):
+        part = np.array(pairs[start : start + BLOCK], dtype=np.int64)
+        left, right = pixels.batches([part[:, 0], part[:, 1]])
+        apart = np.abs(left.astype(np.int16) - right.astype(np.int16)).mean(axis=(1, 2, 3))
+        kept += [(int(a), int(b)) for (a, b), gap in zip(part.tolist(), apart.tolist(), strict=True) if gap < FARTHEST]
+    return kept
 
 
 def _hash(images: Bytes) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.bool_]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import os
 import secrets
@@ -38,9 +39,13 @@ class CachedPixels:
 
     def batches(self, order: Sequence[Ints]) -> Iterator[Bytes]:
         """For each array of rows its pictures (B, S, S, 3)."""
-        store = open_store(self.file, self.size)
         for rows in order:
-            yield store[self.slots[rows]]
+            yield self._store[self.slots[rows]]
+
+    @functools.cached_property
+    def _store(self) -> Bytes:
+        """Opened once: who clears the cache meanwhile takes nothing from a scan that runs."""
+        return open_store(self.file, self.size)
 
 
 def open_store(file: Path, size: int, *, write: bool = False) -> Bytes:
@@ -185,7 +190,8 @@ def clear(folder: Path, kept: Sequence[Kept], *, older_than: float | None) -> li
         idle = (now - datetime.datetime.fromisoformat(entry.last_used)).total_seconds()
         if older_than is None or idle > older_than:
             shutil.rmtree(folder / entry.name, ignore_errors=True)
-            gone.append(entry)
+            if not (folder / entry.name).exists():
+                gone.append(entry)
     return gone
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from noisesieve.report.compare import compare
-from noisesieve.report.parquet import Report, find_row, read_report, write_course, write_history, write_table
+from noisesieve.report.parquet import Report, find_row, find_rows, read_report, write_course, write_history, write_table
 from noisesieve.report.run import RunFolder, fingerprint, output_folder
 from noisesieve.report.schema import COLUMNS
 from noisesieve.report.summary import summarize
@@ -18,6 +18,7 @@ __all__ = [
     "class_codes",
     "compare",
     "find_row",
+    "find_rows",
     "fingerprint",
     "output_folder",
     "probabilities_table",

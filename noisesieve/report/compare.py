@@ -8,14 +8,15 @@ from typing import Any
 from noisesieve.names import natural_key
 from noisesieve.report.parquet import Report
 
-KINDS = ("new", "fixed", "cleared", "gone", "persistent")
+KINDS = ("new", "fixed", "cleared", "waived", "gone", "persistent")
 
 
 def compare(before: Report, after: Report) -> dict[str, Any]:
     """Match rows by id and path, else by content, and sort the suspects of either report.
 
     new: a suspect now, and not then. fixed: its label changed, and it is none now. cleared: the same label, and none
-    now. gone: the row is no longer there. persistent: a suspect then and now.
+    now. waived: reviewed, the label is right. gone: the row is no longer there, or cannot be read. persistent: a
+    suspect then and now.
     """
     old, new = _rows(before), _rows(after)
     partner = _match(old, new)
@@ -31,8 +32,8 @@ def compare(before: Report, after: Report) -> dict[str, Any]:
             if then is None or not then["suspect"]:
                 found["new"].append(_entry(then, row))
     return {
-        "before": {"run": str(before.path.parent), "examples": len(old), "suspects": sum(r["suspect"] for r in old)},
-        "after": {"run": str(after.path.parent), "examples": len(new), "suspects": sum(r["suspect"] for r in new)},
+        "before": {"run": _place(before), "examples": len(old), "suspects": sum(r["suspect"] for r in old)},
+        "after": {"run": _place(after), "examples": len(new), "suspects": sum(r["suspect"] for r in new)},
         "matched": len(partner),
         "relabelled": sum(old[a]["label"] != new[b]["label"] for a, b in partner.items()),
         "counts": {kind: len(rows) for kind, rows in found.items()},
@@ -41,42 +42,55 @@ def compare(before: Report, after: Report) -> dict[str, Any]:
     }
 
 
+def _place(report: Report) -> str:
+    return str(report.path.parent if report.path.name == "report.parquet" else report.path)
+
+
 def _rows(report: Report) -> list[dict[str, Any]]:
-    names = ["id", "path", "sha256", "label", "suggested_label", "corruption_probability"]
+    names = ["row", "id", "path", "sha256", "label", "suggested_label", "corruption_probability", "waived"]
     rows: list[dict[str, Any]] = report.table.select(names).to_pylist()
     flags = (report.verdicts == "corrupted") & ~report.table["waived"].to_numpy(zero_copy_only=False)
     judged = (report.verdicts == "corrupted") | (report.verdicts == "clean")
     for row, suspect, known in zip(rows, flags.tolist(), judged.tolist(), strict=True):
         row["suspect"], row["judged"] = suspect, known
+        if row["path"] is None and row["id"] == str(row["row"]):
+            row["id"] = None  # a number that moves when a row before it goes
     return rows
 
 
 def _match(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[int, int]:
-    """Row of the old report → row of the new: the same id, else the same path, else the only one of that content."""
+    """Row of the old report → row of the new: the same id, else the same path, else the same content.
+
+    Of several rows with one content, those that have the same label belong together first.
+    """
     partner: dict[int, int] = {}
     taken: set[int] = set()
     for key in ("id", "path"):
         places = {row[key]: i for i, row in enumerate(new) if row[key] is not None and i not in taken}
         for i, row in enumerate(old):
-            j = places.get(row[key]) if i not in partner else None
+            j = places.get(row[key]) if i not in partner and row[key] is not None else None
             if j is not None and j not in taken:
                 partner[i] = j
                 taken.add(j)
-    contents: dict[str, list[int]] = {}
-    for j, row in enumerate(new):
-        if j not in taken and row["sha256"] is not None:
-            contents.setdefault(row["sha256"], []).append(j)
-    for i, row in enumerate(old):
-        if i not in partner and (free := contents.get(row["sha256"] or "")):
-            partner[i] = free.pop(0)
+    for keys in (("sha256", "label"), ("sha256",)):
+        free: dict[tuple[str, ...], list[int]] = {}
+        for j, row in enumerate(new):
+            if j not in taken and row["sha256"] is not None:
+                free.setdefault(tuple(row[key] for key in keys), []).append(j)
+        for i, row in enumerate(old):
+            if i not in partner and (found := free.get(tuple(row[key] for key in keys))):
+                partner[i] = found.pop(0)
+                taken.add(partner[i])
     return partner
 
 
 def _fate(then: dict[str, Any], now: dict[str, Any] | None) -> str:
-    if now is None:
+    if now is None or not now["judged"]:
         return "gone"
     if now["suspect"]:
         return "persistent"
+    if now["waived"]:
+        return "waived"
     return "fixed" if now["label"] != then["label"] else "cleared"
 
 
@@ -84,7 +98,7 @@ def _entry(then: dict[str, Any] | None, now: dict[str, Any] | None) -> dict[str,
     row = now or then
     assert row is not None
     return {
-        "id": row["id"],
+        "id": row["id"] or str(row["row"]),
         "before": None if then is None else then["label"],
         "after": None if now is None else now["label"],
         "suggested_label": row["suggested_label"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,6 +125,13 @@ def read_report(path: str | Path) -> Report:
     return Report(table, facts, file)
 
 
+def find_rows(report: Report, names: Sequence[str]) -> list[int]:
+    """The rows with these ids or paths, or numbers."""
+    known = {path: row for row, path in reversed(list(enumerate(report.table["path"].to_pylist())))}
+    known |= {name: row for row, name in enumerate(report.table["id"].to_pylist())}
+    return [known[name] if name in known else find_row(report, name) for name in names]
+
+
 def find_row(report: Report, name: str) -> int:
     """The row with this id, path or number; where there is none, the most similar ids are named."""
     ids, paths = report.table["id"].to_pylist(), report.table["path"].to_pylist()
@@ -145,8 +153,9 @@ def find_row(report: Report, name: str) -> int:
 def _verify(file: Path) -> None:
     """Where the report lies in its run folder, its bytes must be those that the run wrote."""
     try:
-        mark = json.loads((file.parent / "run.json").read_text(encoding="utf-8"))["files"].get(file.name)
+        known = json.loads((file.parent / "run.json").read_text(encoding="utf-8"))
+        marks = (known["files"].get(file.name), known.get("pending", {}).get(file.name))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # a report on its own, or a run that is not complete
-    if mark is not None and sha256_of(file) != mark:
+    if marks[0] is not None and sha256_of(file) not in marks:
         raise StateError(f"{file}: changed since the run wrote it.", "Scan the dataset again with --force.")

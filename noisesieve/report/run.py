@@ -134,14 +134,22 @@ class RunFolder:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def replace(self, files: dict[str, Callable[[Path], None]]) -> None:
-        """Write some files of a finished run anew; between the first and the last the run is not complete."""
+        """Write some files of a finished run anew. Whenever this ends, the run is whole: run.json knows old and new."""
         document = self.read()
         assert document is not None
-        write_json(self._json, _signed({**document, "complete": False}))
-        for name, write in files.items():
-            write(self.folder / name)
-        marks = {**document["files"], **{name: sha256_of(self.folder / name) for name in files}}
-        write_json(self._json, _signed({**document, "files": marks}))
+        fresh = {name: self.folder / f".{name}.new" for name in files}
+        try:
+            for name, write in files.items():
+                write(fresh[name])
+            marks = {name: sha256_of(place) for name, place in fresh.items()}
+            write_json(self._json, _signed({**document, "pending": marks}))
+            for name, place in fresh.items():
+                place.replace(self.folder / name)
+        finally:
+            for place in fresh.values():
+                place.unlink(missing_ok=True)
+        document.pop("pending", None)
+        write_json(self._json, _signed({**document, "files": {**document["files"], **marks}}))
 
     def require_room(self, need: int) -> None:
         """Refuse a disk that cannot hold the run before hours of training, not after."""
@@ -162,7 +170,7 @@ class RunFolder:
     def _verify(self, known: dict[str, Any]) -> None:
         for name, mark in known["files"].items():
             file = self.folder / name
-            if not file.exists() or sha256_of(file) != mark:
+            if not file.exists() or sha256_of(file) not in (mark, known.get("pending", {}).get(name)):
                 raise StateError(
                     f"{file}: {'changed since the run' if file.exists() else 'gone'}.", "Scan again with --force."
                 )

@@ -110,7 +110,8 @@ def _unreadable(table: pa.Table) -> list[dict[str, Any]]:
 def _duplicates(table: pa.Table) -> dict[str, Any]:
     """The same bytes in several rows, and those of them that have different labels."""
     sha256 = table["sha256"].to_numpy(zero_copy_only=False)
-    known = np.flatnonzero([value is not None for value in sha256])
+    readable = table["status"].to_numpy(zero_copy_only=False) == "ok"  # two empty files are no picture twice
+    known = np.flatnonzero([value is not None and ok for value, ok in zip(sha256, readable, strict=True)])
     groups: dict[str, list[int]] = {}
     for row in known.tolist():
         groups.setdefault(sha256[row], []).append(row)

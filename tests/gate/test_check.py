@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -18,8 +19,9 @@ import yaml
 import noisesieve as ns
 from noisesieve.gate.github import commands, summary
 from noisesieve.gate.markdown import escape, render
-from noisesieve.gate.policy import Batch, Rule, judge_batch, lower_bound
+from noisesieve.gate.policy import Batch, Rule, binomial_tail, judge_batch, lower_bound
 from noisesieve.gate.verdict import Verdict
+from noisesieve.report import RunFolder
 from noisesieve.settings import Policy, limit
 from tests.conftest import REPOSITORY, SAMPLE, Run, paint, validate
 from tests.runs import make_run
@@ -118,6 +120,14 @@ def test_every_exit_code(inside: Run, home: Path, tmp_path: Path) -> None:
     weights = tmp_path / "run/model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     assert inside("check", home / "good", "--model", tmp_path / "run").returncode == 5
+    shutil.copytree(home / "run", tmp_path / "run2")
+    card = tmp_path / "run2/model.json"
+    card.write_text(card.read_text().replace('"sieve_eps": 0.3', '"sieve_eps": 1e-30'))
+    assert inside("check", home / "good", "--model", tmp_path / "run2").returncode == 5
+    (tmp_path / "broken/7").mkdir(parents=True)
+    (tmp_path / "broken/7/x.png").write_bytes(b"")
+    paint(tmp_path / "broken/owl/x.png", (9, 9, 9))
+    assert inside("check", tmp_path / "broken", *model).returncode == 3
     one = lay_out(tmp_path / "one", {"7": true_digits()["7"][100:101]})
     assert inside("check", one, *model, "--max-corrupted", "1").returncode == 0  # a batch of one class, one row
     assert inside("check", one, *model, "--min-examples", "2").returncode == 1
@@ -133,6 +143,8 @@ def test_unknown_classes_unreadable_files_and_known_contents_are_named(inside: R
     found = json.loads(done.stdout)
     assert found["unknown"] == {"owl": 1}
     assert found["unreadable"] == 1
+    assert found["unreadable_rows"] == [{"id": "3/broken.png", "status": "not an image of a supported format"}]
+    assert "3/broken.png: not an image" in done.stderr
     assert found["in_training"] == 30
     assert {rule["name"]: rule["passed"] for rule in found["rules"]} == {
         "min-examples": True,
@@ -159,6 +171,7 @@ def test_a_report_of_known_rows_agrees_with_the_formulas(inside: Run, home: Path
 
 def test_waivers_hold_for_content_and_label_and_end_with_either(inside: Run, home: Path, tmp_path: Path) -> None:
     out = tmp_path / "b.parquet"
+    (tmp_path / "w.csv").write_text("sha256,label,path,reason,date\n")
     check = ("check", home / "bad", "--model", home / "run", "--json", "--exit-zero", "--waivers", tmp_path / "w.csv")
     before = json.loads(inside(*check, "-o", out).stdout)
     names = [row["path"] for row in before["suspects"][:3]]
@@ -167,11 +180,13 @@ def test_waivers_hold_for_content_and_label_and_end_with_either(inside: Run, hom
     done = inside("waive", out, *names, "--reason", "=looked, it is right", "--file", tmp_path / "w.csv", "--json")
     assert json.loads(done.stdout)["added"] == 3
     assert inside("waive", out, "no/such.png", "--reason", "x", "--file", tmp_path / "w.csv").returncode == 3
+    assert inside("check", home / "bad", "--model", home / "run", "--waivers", tmp_path / "typo.csv").returncode == 3
     again = json.loads(inside("waive", out, names[0], "--reason", "y", "--file", tmp_path / "w.csv", "--json").stdout)
     assert again["added"] == 0
     assert not re.search(r"(^|,)=", (tmp_path / "w.csv").read_text())
     after = json.loads(inside(*check, "-o", tmp_path / "c.parquet").stdout)
     assert (after["waived"], after["corrupted"]) == (3, before["corrupted"] - 3)
+    assert after["scored"] == before["scored"]  # reviewed rows are right, not absent
     frame = ns.read_report(tmp_path / "c.parquet").to_pandas()
     assert set(frame.loc[frame["waived"], "path"]) == set(names)
     assert set(frame.loc[frame["waived"], "verdict"]) == {"corrupted"}
@@ -307,6 +322,8 @@ def test_github_hears_by_itself(inside: Run, home: Path, tmp_path: Path, monkeyp
     assert re.match(r"::warning file=bad/\d/[\d-]+\.png,line=1,title=Suspected mislabel::", told[1])
     text = (tmp_path / "summary.md").read_text()
     assert text.startswith("before\n### noisesieve check: FAILED")
+    stopped = re.findall(r"::stop-commands::(\w+)", done.stderr)
+    assert f"::{stopped[0]}::" in done.stderr  # in between nothing that a file name says is a command
     quiet = inside("check", home / "bad", "--model", home / "run", "--json")
     json.loads(quiet.stdout)  # still one document
     assert "::warning" in quiet.stderr
@@ -330,8 +347,23 @@ def test_a_count_a_share_and_a_confident_share() -> None:
     worst = judge_batch(batch, Policy(max_class_corrupted=limit("20%", "x")))[2]
     assert (worst.passed, worst.measured.startswith("a: 3 of 10")) == (False, True)
     small = Batch(1, 1, 1, 0, 0, 0, {}, {"a": (1, 1)})
-    assert judge_batch(small, Policy(confidence=0.95))[1].passed is False or lower_bound(1, 1, 0.95) <= 0.3
-    assert judge_batch(small, Policy(max_corrupted=limit("30%", "x"), confidence=0.95))[1].passed
+    assert judge_batch(small, Policy(confidence=0.95))[1].passed  # one wrong row of one says nothing yet
+    assert not judge_batch(small, Policy())[1].passed
+    exact = Batch(1000, 1000, 7, 0, 0, 0, {}, {})
+    assert judge_batch(exact, Policy(max_corrupted=limit("0.7%", "x")))[1].passed  # at the limit, not above it
+
+
+@pytest.mark.parametrize(("share", "total"), [(0.05, 4), (0.05, 24), (0.01, 22), (0.1, 300)])
+def test_a_batch_at_the_limit_fails_by_chance_no_more_often_than_promised(share: float, total: int) -> None:
+    from scipy.stats import binom
+
+    policy = Policy(max_corrupted=limit(f"{100 * share:g}%", "x"), confidence=0.95)
+    chance = 0.0
+    for hits in range(total + 1):
+        assert binomial_tail(hits, total, share) == pytest.approx(binom.sf(hits - 1, total, share), rel=1e-9, abs=1e-15)
+        if not judge_batch(Batch(total, total, hits, 0, 0, 0, {}, {}), policy)[1].passed:
+            chance += binom.pmf(hits, total, share)
+    assert chance <= 0.05
 
 
 @pytest.mark.parametrize(("hits", "total"), [(0, 10), (1, 10), (5, 50), (50, 50)])
@@ -381,7 +413,7 @@ def test_a_diff_sorts_suspects_by_their_fate(inside: Run, colours: Path, tmp_pat
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     validate(found, "diff")
-    assert found["counts"] == {"new": 1, "fixed": 1, "cleared": 1, "gone": 1, "persistent": 2}
+    assert found["counts"] == {"new": 1, "fixed": 1, "cleared": 1, "waived": 0, "gone": 1, "persistent": 2}
     assert found["suspects"]["fixed"][0] == {
         "id": "green/900.png",
         "before": "red",
@@ -396,3 +428,36 @@ def test_a_diff_sorts_suspects_by_their_fate(inside: Run, colours: Path, tmp_pat
     assert "green/900.png: red → green" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert inside("diff", before, tmp_path).returncode == 3
+
+
+def test_a_diff_of_embedded_tables_goes_by_content(inside: Run, colours: Path, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files = sorted(colours.rglob("*.png"))
+    table = pa.table({"image": [file.read_bytes() for file in files], "label": [file.parent.name for file in files]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    pq.write_table(table.slice(1), tmp_path / "b.parquet")
+    before = make_run(tmp_path / "a.parquet", tmp_path / "a", {"0": "red", "5": "red"}).path.parent
+    after = make_run(tmp_path / "b.parquet", tmp_path / "b", {"4": "red"}).path.parent
+    found = json.loads(inside("diff", before, after, "--json").stdout)
+    assert found["counts"] == {"new": 0, "fixed": 0, "cleared": 0, "waived": 0, "gone": 1, "persistent": 1}
+
+
+def test_a_waiver_refresh_that_fails_leaves_the_run_whole(colours: Path, tmp_path: Path) -> None:
+    run = make_run(colours, tmp_path / "run", {"red/0.png": "green"})
+    folder = RunFolder(run.path.parent)
+
+    def full(path: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="space"):
+        folder.replace({"report.parquet": lambda path: path.write_bytes(b"new"), "summary.json": full})
+    assert ns.read_report(tmp_path / "run").table.equals(run.table)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Path, "replace", lambda self, target: full(self) if self.suffix == ".new" else os.replace(self, target)
+        )
+        with pytest.raises(OSError, match="space"):
+            folder.replace({"report.parquet": lambda path: shutil.copy(run.path, path)})
+    assert ns.read_report(tmp_path / "run").table.equals(run.table)  # run.json knows the old bytes and the new
