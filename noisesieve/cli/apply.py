@@ -10,10 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import StopRequest
-from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.cli.stop import watched
+from noisesieve.cli.terminal import console, results
 from noisesieve.settings import ApplySettings
-from noisesieve.watch import Watcher, pause_of
 
 MOVES_SHOWN = 10
 
@@ -54,15 +53,11 @@ def apply(
     Example: noisesieve apply my-run decisions.csv -o corrected.csv
     """
     settings = ApplySettings(tuple(decisions or ()), output, accept_above, new_classes, tree, data, root, force)
-    from noisesieve import handover
+    from noisesieve import correct
     from noisesieve.report import read_report
 
-    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
-    try:
-        with StopRequest(None, hint="Nothing was written.") as asked:
-            document = handover.apply(read_report(run), settings, watcher=watcher, pause=pause_of(asked))
-    finally:
-        watcher.finish()
+    with watched(quiet) as (watcher, pause):
+        document = correct.apply(read_report(run), settings, watcher=watcher, pause=pause)
     with results():
         if as_json:
             print(json.dumps(document))

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import StopRequest
-from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results, say
+from noisesieve.cli.stop import watched
+from noisesieve.cli.terminal import console, results, say
 from noisesieve.errors import OutputError
 from noisesieve.settings import CheckSettings, Limit, Policy, limit, scan_settings
-from noisesieve.watch import Watcher, pause_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -101,12 +100,8 @@ def check(
     token = secrets.token_hex(16)
     if _on_github():
         say(f"::stop-commands::{token}")  # names and labels are printed from here on, and anybody may have written them
-    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
-    try:
-        with StopRequest(None, hint="Nothing was decided.") as asked:
-            checked = run(settings, watcher=watcher, pause=pause_of(asked))
-    finally:
-        watcher.finish()
+    with watched(quiet, hint="Nothing was decided.") as (watcher, pause):
+        checked = run(settings, watcher=watcher, pause=pause)
     verdict = _verdict(checked, batch)
     _write(verdict, junit=junit, sarif=sarif, markdown=markdown)
     with results():

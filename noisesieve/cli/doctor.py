@@ -8,11 +8,10 @@ from typing import Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import StopRequest
-from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.cli.stop import watched
+from noisesieve.cli.terminal import console, results
 from noisesieve.errors import InputError
 from noisesieve.settings import scan_settings
-from noisesieve.watch import Watcher, pause_of
 
 LISTED = 5
 
@@ -45,12 +44,8 @@ def doctor(
     settings = scan_settings(data, **{name: value for name, value in context.params.items() if name not in ours})
     from noisesieve.doctor import examine
 
-    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
-    try:
-        with StopRequest(None, hint="Nothing was written.") as asked:
-            found = examine(settings, watcher=watcher, pause=pause_of(asked))
-    finally:
-        watcher.finish()
+    with watched(quiet) as (watcher, pause):
+        found = examine(settings, watcher=watcher, pause=pause)
     with results():
         if as_json:
             print(json.dumps(found))

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import StopRequest
-from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
-from noisesieve.watch import Watcher, pause_of
+from noisesieve.cli.stop import watched
+from noisesieve.cli.terminal import console, results
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -37,12 +36,8 @@ def explain(
     from noisesieve.explain import explain as find
     from noisesieve.report import read_report
 
-    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
-    try:
-        with StopRequest(None, hint="Nothing was written.") as asked:
-            found = find(read_report(run), name, data=data, root=root, watcher=watcher, pause=pause_of(asked))
-    finally:
-        watcher.finish()
+    with watched(quiet) as (watcher, pause):
+        found = find(read_report(run), name, data=data, root=root, watcher=watcher, pause=pause)
     with results():
         if as_json:
             print(json.dumps(found))

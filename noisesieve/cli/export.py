@@ -9,10 +9,9 @@ from typing import Annotated
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import StopRequest
-from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.cli.stop import watched
+from noisesieve.cli.terminal import console, results
 from noisesieve.settings import ExportSettings
-from noisesieve.watch import Watcher, pause_of
 
 To = Annotated[
     str,
@@ -52,12 +51,8 @@ def export(
     from noisesieve import handover
     from noisesieve.report import read_report
 
-    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
-    try:
-        with StopRequest(None, hint="Nothing was written.") as asked:
-            document = handover.export(read_report(run), settings, watcher=watcher, pause=pause_of(asked))
-    finally:
-        watcher.finish()
+    with watched(quiet) as (watcher, pause):
+        document = handover.export(read_report(run), settings, watcher=watcher, pause=pause)
     with results():
         if as_json:
             print(json.dumps(document))

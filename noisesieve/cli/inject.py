@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import StopRequest
-from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.cli.stop import watched
+from noisesieve.cli.terminal import console, results
 from noisesieve.settings import InjectSettings, scan_settings
-from noisesieve.watch import Watcher, pause_of
 
 if TYPE_CHECKING:
     from noisesieve.bench.plant import Planted
@@ -61,12 +60,8 @@ def inject(
     settings = InjectSettings(chosen.source, output, noise, o.share(rate, "--rate"), seed, chosen.pixels, force)
     from noisesieve.bench.plant import inject as run
 
-    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
-    try:
-        with StopRequest(None, hint="Nothing was written.") as asked:
-            planted, needed_root = run(settings, watcher=watcher, pause=pause_of(asked))
-    finally:
-        watcher.finish()
+    with watched(quiet) as (watcher, pause):
+        planted, needed_root = run(settings, watcher=watcher, pause=pause)
     document = _document(settings, planted, needed_root)
     with results():
         if as_json:

@@ -11,11 +11,10 @@ from typing import Annotated
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import StopRequest
-from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, results
+from noisesieve.cli.stop import watched
+from noisesieve.cli.terminal import results
 from noisesieve.errors import OutputError, UsageError
 from noisesieve.settings import ReviewSettings
-from noisesieve.watch import Watcher, pause_of
 
 Page = Annotated[Path | None, o.option("Where the page goes; else review.html in the run folder.", "--output", "-o")]
 Open = Annotated[bool, o.option("Open it in the browser.", "--open")]
@@ -50,12 +49,8 @@ def review(
     if output is not None and output.exists() and not force:
         raise OutputError(f"{output}: is there already.", "Choose another name with -o, or pass --force.")
     index = index_of(report, data, root)
-    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
-    try:
-        with StopRequest(None, hint="Nothing was written.") as asked:
-            handover.review(report, index, out, limit=limit, watcher=watcher, pause=pause_of(asked))
-    finally:
-        watcher.finish()
+    with watched(quiet) as (watcher, pause):
+        handover.review(report, index, out, limit=limit, watcher=watcher, pause=pause)
     suspects = len(report.corrupted)
     with results():
         if as_json:

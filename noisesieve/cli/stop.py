@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
+from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
+from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly
 from noisesieve.errors import Stopped
+from noisesieve.watch import Watcher, pause_of
 
 RESUMES = "Run the same command again to resume."
 
@@ -45,3 +49,14 @@ class StopRequest:
         if self._signal is not None:
             os._exit(128 + number)
         self._signal = number
+
+
+@contextlib.contextmanager
+def watched(quiet: bool, *, hint: str = "Nothing was written.") -> Iterator[tuple[Watcher, Callable[[], None]]]:
+    """Progress for people, and a pause at which Ctrl-C ends the work; `hint` says what that means for the result."""
+    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
+    try:
+        with StopRequest(None, hint=hint) as asked:
+            yield watcher, pause_of(asked)
+    finally:
+        watcher.finish()

@@ -29,3 +29,9 @@ def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
 def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """uint8 (B, C, H, W) → float32 with the dataset's mean and deviation a channel."""
     return (images.float() - mean[:, None, None]) / std[:, None, None]
+
+
+def augment(images: Tensor, dice: torch.Generator, *, flip: bool) -> Tensor:
+    """Shifted, and mirrored where that is harmless."""
+    images = pad_crop(images, dice)
+    return random_flip(images, dice) if flip else images

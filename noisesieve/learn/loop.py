@@ -15,7 +15,7 @@ from torch import Tensor
 
 from noisesieve.errors import Stopped, TrainingError
 from noisesieve.learn import opinion, warmup
-from noisesieve.learn.augment import pad_crop, random_flip
+from noisesieve.learn.augment import augment
 from noisesieve.learn.checkpoint import Keeper
 from noisesieve.learn.feed import Feed, make_deterministic
 from noisesieve.learn.journal import Journal
@@ -169,8 +169,9 @@ class Loop:
         beta = self.timeline.beta(state.epoch)
         for group in state.optimizer.param_groups:
             group["lr"] = self.timeline.learning_rate(state.epoch, state.step / steps)
+        dice = generator(recipe.seed, state.epoch, state.step + 1, world.rank)
         with state.precision.autocast():
-            logits = state.model(self.feed.normalize(self.augment(images)))
+            logits = state.model(self.feed.normalize(augment(images, dice, flip=bool(state.flip))))
         labels = self.labels[mine].to(world.device)
         weight = state.keep[mine].float() / count * (world.rank < len(kept))
         loss = (training_loss(logits, labels, self.device_prior, beta) * weight.to(world.device)).sum()
@@ -193,13 +194,6 @@ class Loop:
         if self.observe is not None:
             self.observe(logits.detach(), mine)
         return stopping > 0, saving > 0
-
-    def augment(self, images: Tensor) -> Tensor:
-        """Shifted, and mirrored where that is harmless."""
-        state = self.state
-        dice = generator(self.recipe.seed, state.epoch, state.step + 1, self.world.rank)
-        images = pad_crop(images, dice)
-        return random_flip(images, dice) if state.flip else images
 
     def require_finite(self, value: float) -> None:
         """Stop with a diagnosis before a broken number reaches the weights."""
