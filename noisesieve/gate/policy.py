@@ -142,7 +142,7 @@ def binomial_tail(hits: int, total: int, share: float) -> float:
     step, i, tail = (-1, hits - 1, 0.0) if below else (1, hits, 0.0)
     while 0 <= i <= total:
         ways = math.lgamma(total + 1) - math.lgamma(i + 1) - math.lgamma(total - i + 1)
-        term = math.exp(ways + i * math.log(share) + (total - i) * math.log1p(-share))
+        term = math.exp(ways + i * math.log(share) + (total - i) * math.log(1 - share))
         tail += term
         if term < 1e-17 * tail:
             break

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -15,7 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import noisesieve as ns
-from noisesieve.errors import StateError
+from noisesieve import pipeline
+from noisesieve.errors import StateError, Stopped
+from noisesieve.settings import scan_settings
+from noisesieve.watch import Nobody
 from tests.conftest import QUICK, QUICK_OPTIONS, REPOSITORY, SAMPLE, Run, paint, validate
 
 
@@ -98,11 +102,20 @@ def test_a_reader_that_leaves_and_streams_that_are_full(colours: Path, tmp_path:
     assert exit_code("2>/dev/null >/dev/full") == 4
 
 
-def test_a_forced_run_that_was_stopped_resumes(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
-    options = ("scan", colours, *LONG, "--no-flip", "-o", tmp_path / "run", "--force")
-    assert noisesieve(*options, "--epochs", "3000", "--max-time", "7s").returncode == 143
-    again = noisesieve(*options, "--epochs", "3000", "--max-time", "5s")
-    assert "Resuming in epoch" in again.stderr
+def test_a_forced_run_that_was_stopped_resumes(colours: Path, tmp_path: Path) -> None:
+    long = {"epochs": 3000, "warmup_epochs": 2000, "ramp_epochs": 10, "sieve_start": 2500, "flip": False}
+    settings = scan_settings(colours, output=tmp_path / "run", force=True, **long)
+    notes: list[str] = []
+
+    class Listener(Nobody):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    for asked in (600, 300):  # questions until it is told to stop: some while the images are read, the rest a step each
+        answers = itertools.chain([None] * asked, itertools.repeat(Stopped("", exit_code=143)))
+        with pytest.raises(Stopped):
+            pipeline.scan(settings, watcher=Listener(), stop=answers.__next__)
+    assert any("Resuming in epoch" in note for note in notes)
 
 
 def test_unreadable_rows_change_no_other_score(colours: Path, tmp_path: Path) -> None:
