@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -278,69 +278,3 @@ class CheckSettings:
 def _refuse_no_share(option: str, value: float | None) -> None:
     if value is not None and not 0 <= value <= 1:
         raise UsageError(f"{option} {value:g}: must lie between 0 and 1.")
-
-
-def scan_settings(path: str | Path, **options: Any) -> ScanSettings:
-    """Settings from flat options, as the command line and the Python API have them. Unknown names are refused."""
-    groups: dict[str, Any] = {"source": SourceSettings, "pixels": PixelSettings, "wishes": Wishes}
-    sorted_options: dict[str, dict[str, Any]] = {"source": {"path": Path(path)}, "pixels": {}, "wishes": {}}
-    own: dict[str, Any] = {}
-    for name, value in options.items():
-        for group, kind in groups.items():
-            if name in {field.name for field in fields(kind)} - {"path"}:
-                sorted_options[group][name] = value
-                break
-        else:
-            if name not in {field.name for field in fields(ScanSettings)} - groups.keys():
-                raise UsageError(f"scan has no option {name!r}.")
-            own[name] = value
-    for group, name in (("source", "root"), ("pixels", "cache_dir")):
-        if sorted_options[group].get(name) is not None:
-            sorted_options[group][name] = Path(sorted_options[group][name])
-    if own.get("output") is not None:
-        if not str(own["output"]):
-            raise UsageError("--output is empty.", "Name a folder, or leave it out.")
-        own["output"] = Path(own["output"])
-    sorted_options["source"].setdefault("limit_seed", options.get("seed", 0))
-    made = {group: kind(**sorted_options[group]) for group, kind in groups.items()}
-    return _checked(ScanSettings(**made, **own))
-
-
-def _checked(settings: ScanSettings) -> ScanSettings:
-    """Refuse values that cannot mean anything."""
-    wishes = settings.wishes
-    choices = (
-        ("--preset", wishes.preset, PRESETS),
-        ("--score-pass", wishes.score_pass, SCORE_PASSES),
-        ("--device", settings.device, DEVICES),
-        ("--probabilities", settings.probabilities, PROBABILITIES),
-    )
-    for option, value, allowed in choices:
-        if value not in allowed:
-            raise UsageError(f"{option} {value}: unknown.", f"Choose {', '.join(allowed)}.")
-    for option, number, low, high in (
-        ("--loop-eps", wishes.loop_eps, 0.0, 1.0),
-        ("--sieve-eps", wishes.sieve_eps, 0.0, 1.0),
-        ("--lr", wishes.lr, 0.0, 1e38),
-        ("--beta", wishes.beta, -1e-300, 1e6),
-    ):
-        if number is not None and not (isinstance(number, int | float) and low < number <= high):
-            raise UsageError(f"{option} {number}: must be a number above {max(low, 0.0):g}, at most {high:g}.")
-    for option, count, least, most in (
-        ("--image-size", wishes.image_size, 16, 1024),
-        ("--epochs", wishes.epochs, 2, 10**6),
-        ("--warmup-epochs", wishes.warmup_epochs, 0, 10**6),
-        ("--settle-epochs", wishes.settle_epochs, 0, 10**6),
-        ("--ramp-epochs", wishes.ramp_epochs, 0, 10**6),
-        ("--sieve-start", wishes.sieve_start, 1, 10**6),
-        ("--batch-size", wishes.batch_size, 2, 10**6),
-        ("--limit", settings.source.limit, 2, 10**12),
-        ("--workers", settings.pixels.workers, 1, 1024),
-        ("--max-pixels", settings.pixels.max_pixels, 1, 2**40),
-        ("--cache-budget", settings.pixels.cache_budget, 0, 2**60),
-    ):
-        if count is not None and not (isinstance(count, int) and least <= count <= most):
-            raise UsageError(f"{option} {count}: must be a whole number from {least} to {most}.")
-    if not (isinstance(wishes.seed, int) and 0 <= wishes.seed < 2**63):
-        raise UsageError(f"--seed {wishes.seed}: must be a whole number from 0 to 2**63 - 1.")
-    return settings

@@ -12,7 +12,8 @@ from noisesieve.files import write_json
 from noisesieve.names import natural_key
 from noisesieve.records import Scores
 from noisesieve.report import Report
-from noisesieve.settings import ScanSettings, scan_settings
+from noisesieve.request import scan_settings
+from noisesieve.settings import ScanSettings
 from noisesieve.sieve.judge import judge
 from noisesieve.watch import Nobody
 

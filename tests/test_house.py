@@ -23,7 +23,7 @@ ROOMS = (
     "retrain",
     "noise",
 )
-LEAVES = {"settings", "errors", "records", "names", "files", "watch"}
+LEAVES = {"settings", "request", "errors", "records", "names", "files", "watch"}
 ALLOWED = {
     "learn": {"sieve"},
     "retrain": {"learn"},

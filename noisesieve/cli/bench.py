@@ -13,7 +13,8 @@ from noisesieve.cli import options as o
 from noisesieve.cli.stop import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
 from noisesieve.errors import OutputError, UsageError
-from noisesieve.settings import BenchSettings, scan_settings
+from noisesieve.request import scan_settings
+from noisesieve.settings import BenchSettings
 from noisesieve.watch import Watcher
 
 Methods = Annotated[

@@ -15,7 +15,8 @@ from noisesieve.cli import options as o
 from noisesieve.cli.stop import watched
 from noisesieve.cli.terminal import console, results, say
 from noisesieve.errors import OutputError
-from noisesieve.settings import CheckSettings, Limit, Policy, limit, scan_settings
+from noisesieve.request import scan_settings
+from noisesieve.settings import CheckSettings, Limit, Policy, limit
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,7 +11,7 @@ from noisesieve.cli import options as o
 from noisesieve.cli.stop import watched
 from noisesieve.cli.terminal import console, results
 from noisesieve.errors import InputError
-from noisesieve.settings import scan_settings
+from noisesieve.request import scan_settings
 
 LISTED = 5
 

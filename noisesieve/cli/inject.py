@@ -12,7 +12,8 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.stop import watched
 from noisesieve.cli.terminal import console, results
-from noisesieve.settings import InjectSettings, scan_settings
+from noisesieve.request import scan_settings
+from noisesieve.settings import InjectSettings
 
 if TYPE_CHECKING:
     from noisesieve.bench.plant import Planted

@@ -11,7 +11,8 @@ from noisesieve.cli import options as o
 from noisesieve.cli.stop import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
 from noisesieve.errors import InputError, Stopped
-from noisesieve.settings import PixelSettings, ScanSettings, scan_settings
+from noisesieve.request import scan_settings
+from noisesieve.settings import PixelSettings, ScanSettings
 from noisesieve.watch import Watcher
 
 _NOT_SETTINGS = ("data", "as_json", "quiet", "debug", "dry_run", "strict", "max_time", "cache_budget")

@@ -18,7 +18,7 @@ import pytest
 import noisesieve as ns
 from noisesieve import pipeline
 from noisesieve.errors import StateError, Stopped
-from noisesieve.settings import scan_settings
+from noisesieve.request import scan_settings
 from noisesieve.watch import Nobody
 from tests.conftest import QUICK, QUICK_OPTIONS, REPOSITORY, SAMPLE, Run, paint, validate
 
