@@ -63,7 +63,7 @@ def check(settings: CheckSettings, *, watcher: Watcher, pause: Callable[[], None
         raise OutputError(f"{settings.output}: is there already.", "Choose another name with -o, or pass --force.")
     trained = report.read_report(settings.model)
     device = choose_device(settings.device)
-    model = load_model(trained.path.parent, device)
+    model = load_model(trained.path.parent, device, body=settings.weights)
     index = sources.read(settings.source, least_classes=1)
     for note in index.notes:
         watcher.note(note)

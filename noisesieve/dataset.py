@@ -12,7 +12,8 @@ import numpy as np
 
 from noisesieve import pixels, report
 from noisesieve.errors import InputError
-from noisesieve.learn.plan import image_size, plan
+from noisesieve.learn.plan import image_size, plan, start
+from noisesieve.learn.pretrained import signed, weights_file
 from noisesieve.learn.world import World
 from noisesieve.names import natural_key
 from noisesieve.records import Index, Ints, Looks
@@ -29,6 +30,7 @@ class Dataset:
     classes: list[str]  # those that occur in readable rows, in natural order
     codes: Ints  # (N,) labels of the readable rows as numbers
     recipe: Recipe
+    weights: Path | None  # the file that training starts from
 
     @property
     def trusted(self) -> Any:
@@ -69,7 +71,9 @@ def prepare(
     recipe = plan(
         settings.wishes, rows=len(labels), classes=len(classes), longest_sides=sides(decoded.looks), device=device
     )
-    return Dataset(index, decoded, classes, report.class_codes(labels, classes), recipe)
+    weights, _ = start(settings.wishes, longest_sides=sides(decoded.looks), device=device)
+    file = weights_file(weights, recipe.backbone)
+    return Dataset(index, decoded, classes, report.class_codes(labels, classes), signed(recipe, file), file)
 
 
 def sides(looks: Looks) -> Ints:

@@ -14,7 +14,8 @@ import numpy as np
 from noisesieve import pixels, sources
 from noisesieve.dataset import sides
 from noisesieve.errors import InputError, UsageError
-from noisesieve.learn.plan import describe, estimate, image_size, plan
+from noisesieve.learn.cost import estimate
+from noisesieve.learn.plan import describe, image_size, plan
 from noisesieve.learn.world import World, device_problem
 from noisesieve.names import natural_key
 from noisesieve.pixels.alike import near_duplicates

@@ -2,7 +2,8 @@
 
     INDEX   sources   a path            → Index     which images, with which labels
     DECODE  pixels    Index             → Pixels    every image once, uint8 at training size
-    TRAIN   learn     Pixels            → Scores    a confidence-regularized ResNet with the dynamic sieve
+    TRAIN   learn     Pixels            → Scores    a confidence-regularized ResNet with the dynamic sieve,
+                                                    or heads on a frozen backbone's features (features.py)
     DECIDE  sieve     Scores            → Verdicts  the closed-form threshold, a rank, a probability
     RECORD  report    Verdicts          → the run folder
     SHOW    review    the run folder    → review.html (handover.py has all that comes after a scan)
@@ -24,15 +25,18 @@ import torch
 from noisesieve import __version__, handover, pixels, report, sources
 from noisesieve.dataset import Dataset, prepare, sides
 from noisesieve.errors import OutputError, Stopped, UsageError
-from noisesieve.files import digest, locked, write_json
-from noisesieve.learn.backbones import BACKBONES
+from noisesieve.features import features_of
+from noisesieve.files import digest, locked, sha256_of, write_json
+from noisesieve.learn.backbones import BACKBONES, LITE
 from noisesieve.learn.checkpoint import Checkpoints
+from noisesieve.learn.cost import estimate
+from noisesieve.learn.heads import Heads
 from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.loop import Loop
-from noisesieve.learn.model import save_model, weight_bytes
-from noisesieve.learn.plan import describe, estimate, plan
-from noisesieve.learn.state import State
-from noisesieve.learn.world import World, device_problem
+from noisesieve.learn.model import Trained, save_model, weight_bytes
+from noisesieve.learn.plan import backbone_of, describe, plan, start
+from noisesieve.learn.pretrained import IMAGENET, NONE, weights_file
+from noisesieve.learn.world import World, choose_device, device_problem
 from noisesieve.records import Index, Looks, Scores
 from noisesieve.report.waivers import names_of, read_waivers, waived_rows, with_waivers
 from noisesieve.settings import Recipe, ReviewSettings, ScanSettings
@@ -76,7 +80,7 @@ def _lead(
                 watcher.note(note)
             looks = pixels.look(index, settings.pixels, watcher, pause=pause_of(stop))
             run = report.RunFolder(folder)
-            identity = {**settings.identity(), "fingerprint": report.fingerprint(index, looks)}
+            identity = _identity(settings, report.fingerprint(index, looks))
             claim = run.claim(identity, index, looks, force=settings.force)
             if claim == "finished":
                 watcher.note("This run is finished already: same settings, same data.")
@@ -86,19 +90,24 @@ def _lead(
             )
             run.require_room(_bytes_needed(dataset))
             watcher.note(f"{settings.wishes.preset}: {describe(dataset.recipe, world)}")
+            if dataset.recipe.frozen and settings.wishes.freeze is None:
+                watcher.note("Photos, and no GPU: a pretrained backbone (--weights none trains one from scratch).")
             facts = {
                 "recipe": asdict(dataset.recipe),
                 "version": __version__,
-                "location": {name: str(path.resolve()) for name, path in settings.source.location().items()},
+                "location": _location(settings),
             }
             (folder / "review.html").unlink(missing_ok=True)  # an older run's
             run.begin(identity, index, looks, fresh=claim == "fresh", **facts)
-            lesson = _lesson(dataset, folder, identity)
-            write_json(run.checkpoints / "handover.json", lesson)
-            world.share(str(run.checkpoints / "handover.json"))
-            shared = True
-            state, scores = _learn(lesson, world, watcher, stop)
-            made = _record(dataset, state, scores, identity, run, settings, watcher)
+            if dataset.recipe.frozen:
+                trained, scores = _learn_heads(dataset, settings, run, world, watcher, stop)
+            else:
+                lesson = _lesson(dataset, folder, identity)
+                write_json(run.checkpoints / "handover.json", lesson)
+                world.share(str(run.checkpoints / "handover.json"))
+                shared = True
+                trained, scores = _learn(lesson, world, watcher, stop)
+            made = _record(dataset, trained, scores, identity, run, settings, watcher)
             run.write(identity, complete=True, **facts)
             if settings.review:
                 _show(made, index, watcher, stop)
@@ -126,12 +135,13 @@ def _lesson(dataset: Dataset, folder: Path, identity: dict[str, Any]) -> dict[st
         "labels": dataset.codes.tolist(),
         "classes": len(dataset.classes),
         "trusted": dataset.trusted.tolist(),
+        "weights": None if dataset.weights is None else str(dataset.weights),
         "checkpoints": str(folder / "checkpoint"),
         "identity": digest({**identity, "recipe": asdict(dataset.recipe), "version": __version__}),
     }
 
 
-def _learn(handover: dict[str, Any], world: World, watcher: Watcher, stop: Stop) -> tuple[State, Scores]:
+def _learn(handover: dict[str, Any], world: World, watcher: Watcher, stop: Stop) -> tuple[Trained, Scores]:
     """Train with the sieve; resumes by itself."""
     recipe = Recipe(**{**handover["recipe"], "lr_steps": tuple(handover["recipe"]["lr_steps"])})
     lesson = Lesson(
@@ -139,10 +149,44 @@ def _learn(handover: dict[str, Any], world: World, watcher: Watcher, stop: Stop)
         labels=torch.tensor(handover["labels"]),
         classes=handover["classes"],
         trusted=torch.tensor(handover["trusted"], dtype=torch.bool),
+        weights=None if handover["weights"] is None else Path(handover["weights"]),
     )
     folder = Path(handover["checkpoints"])
     checkpoints = Checkpoints(folder, identity=handover["identity"], warn=watcher.warn)
-    return Loop(lesson, recipe, world=world, watcher=watcher, checkpoints=checkpoints, stop=stop).run()
+    state, scores = Loop(lesson, recipe, world=world, watcher=watcher, checkpoints=checkpoints, stop=stop).run()
+    return Trained.of_state(state), scores
+
+
+def _learn_heads(
+    dataset: Dataset, settings: ScanSettings, run: report.RunFolder, world: World, watcher: Watcher, stop: Stop
+) -> tuple[Trained, Scores]:
+    """Features once, then heads in seconds. One process does it; a run that was stopped goes on from the features."""
+    recipe, device = dataset.recipe, world.device
+    assert dataset.weights is not None
+    seen = features_of(
+        dataset.decoded,
+        recipe,
+        dataset.weights,
+        settings.pixels,
+        watcher,
+        device=device,
+        scratch=run.checkpoints / "features",
+        pause=pause_of(stop),
+    )
+    if seen.reused:
+        watcher.note("The features were in the cache.")
+    heads = Heads(
+        seen.tensor,
+        torch.from_numpy(dataset.codes),
+        len(dataset.classes),
+        torch.from_numpy(dataset.trusted),
+        recipe,
+        device=device,
+        watcher=watcher,
+        stop=stop,
+    )
+    head, scores = heads.run()
+    return Trained.of_head(head, seen.statistics, device), scores
 
 
 # DECIDE and RECORD
@@ -150,7 +194,7 @@ def _learn(handover: dict[str, Any], world: World, watcher: Watcher, stop: Stop)
 
 def _record(
     dataset: Dataset,
-    state: State,
+    trained: Trained,
     scores: Scores,
     identity: dict[str, Any],
     run: report.RunFolder,
@@ -185,10 +229,10 @@ def _record(
         (folder / "probabilities.parquet").unlink(missing_ok=True)  # an older run's
     report.write_history(scores.history, folder / "history.parquet")
     report.write_course(found, folder / "course.parquet")
-    training = {**scores.facts, "device": str(state.precision.device), "recipe": asdict(recipe)}
+    training = {**scores.facts, "device": trained.device, "recipe": asdict(recipe)}
     summary = report.summarize(table, classes=classes, undecided=verdicts.undecided, facts=training)
     write_json(folder / "summary.json", summary)
-    save_model(folder, state, scores, verdicts, recipe, classes)
+    save_model(folder, trained, scores, verdicts, recipe, classes)
     _warn_of_lost_classes(summary, watcher)
     return report.read_report(folder)
 
@@ -280,11 +324,38 @@ def refuse_nonsense(settings: ScanSettings) -> None:
         raise UsageError(problem, "Leave --device out, or choose cpu.")
     if settings.wishes.backbone not in (None, *BACKBONES):
         raise UsageError(f"--backbone {settings.wishes.backbone}: unknown.", f"There are: {', '.join(BACKBONES)}.")
+    wishes, device = settings.wishes, choose_device(settings.device).type
+    weights, _ = start(wishes, longest_sides=np.zeros(0, dtype=np.int64), device=device)
+    weights_file(weights, backbone_of(wishes, weights, device))
+
+
+def _identity(settings: ScanSettings, fingerprint: str) -> dict[str, Any]:
+    """What makes this run this run: settings, data, and the content of a file of weights."""
+    identity = {**settings.identity(), "fingerprint": fingerprint}
+    if (file := _own_weights(settings)) is not None:
+        identity["weights_sha256"] = sha256_of(file)
+    return identity
+
+
+def _location(settings: ScanSettings) -> dict[str, str]:
+    """Where things lie, so that a later command finds them again."""
+    places = settings.source.location()
+    if (file := _own_weights(settings)) is not None:
+        places["weights"] = file
+    return {name: str(path.resolve()) for name, path in places.items()}
+
+
+def _own_weights(settings: ScanSettings) -> Path | None:
+    """The user's own file of weights, if that was asked for."""
+    weights = settings.wishes.weights
+    return None if weights in (None, NONE, IMAGENET, LITE) else Path(str(weights))
 
 
 def _bytes_needed(dataset: Dataset) -> int:
     """What the run folder will hold at its fullest: two checkpoints and a third being written, or the results."""
     rows, classes = len(dataset.codes), len(dataset.classes)
+    if dataset.recipe.frozen:
+        return len(dataset.index) * (500 + classes * 4) + 2**20
     checkpoint = 6 * weight_bytes(dataset.recipe, classes) + rows * (classes * 16 + 9)  # parked weights, two opinions
     checkpoint += rows * 4 * max(0, dataset.recipe.epochs - dataset.recipe.sieve_start + 2)  # the course of the margins
     return 3 * checkpoint + len(dataset.index) * 500 + 2**20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from noisesieve import sources
@@ -26,10 +27,13 @@ def settings_of(report: Report, data: Path | None = None, root: Path | None = No
     root = root or (Path(location["root"]) if "root" in location else None)
     if root is not None and not root.exists():
         raise InputError(f"{root}: the images are no longer there.", "Say where they lie with --root.")
+    wishes = Wishes(**identity["wishes"])
+    if "weights" in location:
+        wishes = replace(wishes, weights=location["weights"])
     return ScanSettings(
         source=SourceSettings(path=path, root=root, allow_outside=True, **identity["source"]),
         pixels=PixelSettings(max_pixels=identity["max_pixels"]),
-        wishes=Wishes(**identity["wishes"]),
+        wishes=wishes,
         device=report.summary["training"]["device"].partition(":")[0],
         probabilities=identity["probabilities"],
     )

@@ -80,6 +80,12 @@ def _checked(settings: ScanSettings) -> ScanSettings:
     ):
         if count is not None and not (isinstance(count, int) and least <= count <= most):
             raise UsageError(f"{option} {count}: must be a whole number from {least} to {most}.")
+    if wishes.freeze and wishes.weights == "none":
+        raise UsageError(
+            "--freeze with --weights none: there is nothing to freeze.", "Choose lite0, imagenet or a file."
+        )
+    if wishes.freeze and (wishes.score_pass != "eval" or wishes.settle_epochs is not None):
+        raise UsageError("--freeze: has neither --score-pass nor --settle-epochs.", "Leave them out.")
     if not (isinstance(wishes.seed, int) and 0 <= wishes.seed < 2**63):
         raise UsageError(f"--seed {wishes.seed}: must be a whole number from 0 to 2**63 - 1.")
     return settings

@@ -64,6 +64,8 @@ class Wishes:
 
     preset: str = "auto"
     backbone: str | None = None
+    weights: str | None = None  # none, imagenet, lite0, or a file's path
+    freeze: bool | None = None
     image_size: int | None = None
     epochs: int | None = None
     warmup_epochs: int | None = None
@@ -93,7 +95,15 @@ class Recipe:
     batch_size: int
     lr: float
     beta: float = 2.0
-    lr_schedule: str = "hold"  # "hold": full until beta rises, then cosine; "steps": divided by 10 at lr_steps
+    weights: str = "none"  # that training starts from: none, imagenet, lite0, or a file's name
+    weights_sha256: str = ""
+    frozen: bool = False  # only heads are trained, on features that are computed once
+    folds: int = 0  # frozen: every row is judged by heads that never saw it
+    head_seeds: int = 0  # frozen: partitions into folds; folds * head_seeds heads in all
+    body_lr: float = 1.0  # share of the rate that everything but the head gets
+    lr_schedule: str = (
+        "hold"  # "hold": full until beta rises, then cosine; "steps": a tenth at each of lr_steps; "cosine"
+    )
     lr_steps: tuple[int, ...] = ()
     momentum: float = 0.9
     weight_decay: float = 5e-4
@@ -129,10 +139,13 @@ class ScanSettings:
 
     def identity(self) -> dict[str, Any]:
         """What changes the report: a run is resumed or recognised by this and by the data."""
+        wishes = asdict(self.wishes)
+        if (weights := self.wishes.weights) is not None:
+            wishes["weights"] = Path(weights).name  # not where the file lies; its hash stands in the recipe
         return {
             "source": self.source.identity(),
             "max_pixels": self.pixels.max_pixels,
-            "wishes": asdict(self.wishes),
+            "wishes": wishes,
             "probabilities": self.probabilities,
         }
 
@@ -271,6 +284,7 @@ class CheckSettings:
     waivers: Path = Path(WAIVERS)
     group_by: str | None = None
     device: str = "auto"
+    weights: Path | None = None  # where the frozen backbone's file lies now
     pixels: PixelSettings = field(default_factory=PixelSettings)
     force: bool = False
 

@@ -26,7 +26,6 @@ from noisesieve.sieve.formulas import PAPER_EPS
 from noisesieve.sieve.judge import judge
 from noisesieve.watch import Watcher
 
-FOLDS = 5
 NEVER = 10**6  # an epoch that no schedule reaches
 
 
@@ -63,7 +62,7 @@ class Branch:
 class Training:
     """A finished training."""
 
-    state: State
+    state: State | None  # the network and all that training changes; None: heads on frozen features
     scores: Scores
 
     def seconds(self, *, score_share: float = 1.0) -> float:
@@ -99,6 +98,7 @@ class Contest:
     def train(self, recipe: Recipe, *, observe: Callable[[Tensor, Tensor], None] | None = None) -> Training:
         """Train on all rows, from the shared warm-up where there is one."""
         found = self._run(self.lesson, recipe, self.branch if self.shares else None, observe)
+        assert found.state is not None
         assert found.state.warmup is not None
         self.warmup, self.flip = found.state.warmup, bool(found.state.flip)
         return found
@@ -148,6 +148,33 @@ class Contest:
         """A method that rests on one training."""
         return Finding(suspicion, flagged, training.seconds() + more_seconds, training.passes(len(self.lesson)))
 
+    def neighbours_training(self) -> Training:
+        """The training whose features vote."""
+        return self.plain
+
+    def embeddings(self) -> Tensor:
+        """What plain training sees of every row, (N, D)."""
+        state = self.plain.state
+        assert state is not None
+        feed = Feed(self.lesson.pixels, self.world.device)
+        return embed(state.average, feed, len(self.lesson), flip=bool(state.flip))
+
+    def out_of_fold(self) -> tuple[Floats, float, float]:
+        """Probabilities by plain trainings that never saw the row, their seconds, and their passes over the data."""
+        if not self.warmup:
+            _ = self.plain  # the folds get its warm-up and its flips
+        labels = self.lesson.labels.numpy()
+        recipe, folds = self.fixed(), peers.folds(labels, peers.FOLDS, seed=self.recipe.seed)
+        probs: Floats = np.zeros((len(labels), self.lesson.classes))
+        seconds = passes = 0.0
+        for i, held in enumerate(folds):
+            self.watcher.note(f"cleanlab: fold {i + 1} of {peers.FOLDS}")
+            training = self.train_without(held, recipe)
+            probs[held] = training.scores.probs[held]
+            seconds += training.seconds(score_share=len(held) / len(labels))  # all rows are scored, the fold is needed
+            passes += training.passes(len(labels))
+        return probs, seconds, passes
+
     def fixed(self) -> Recipe:
         """The plain recipe with the warm-up and the flips that the shared warm-up found, for the folds."""
         saved = self.recipe.warmup_epochs - self.warmup
@@ -189,30 +216,17 @@ def area_under_margin(contest: Contest) -> Finding:
 
 
 def neighbours(contest: Contest) -> Finding:
-    """A vote of the nearest neighbours in plain training's features; flagged where another class has more votes."""
-    plain, start = contest.plain, time.monotonic()
-    feed = Feed(contest.lesson.pixels, contest.world.device)
-    features = embed(plain.state.average, feed, len(contest.lesson), flip=bool(plain.state.flip))
-    suspicion, flagged = peers.vote(features, contest.lesson.labels, contest.lesson.classes)
-    return contest.finding(suspicion, flagged, plain, time.monotonic() - start)
+    """A vote of the nearest neighbours in feature space; flagged where another class has more votes."""
+    training, start = contest.neighbours_training(), time.monotonic()
+    suspicion, flagged = peers.vote(contest.embeddings(), contest.lesson.labels, contest.lesson.classes)
+    return contest.finding(suspicion, flagged, training, time.monotonic() - start)
 
 
 def cleanlab(contest: Contest) -> Finding:
-    """The real cleanlab on out-of-fold probabilities of plain trainings."""
-    if not contest.warmup:
-        _ = contest.plain  # the folds get its warm-up and its flips
-    labels = contest.lesson.labels.numpy()
-    recipe, folds = contest.fixed(), peers.folds(labels, FOLDS, seed=contest.recipe.seed)
-    probs: Floats = np.zeros((len(labels), contest.lesson.classes))
-    seconds = passes = 0.0
-    for i, held in enumerate(folds):
-        contest.watcher.note(f"cleanlab: fold {i + 1} of {FOLDS}")
-        training = contest.train_without(held, recipe)
-        probs[held] = training.scores.probs[held]
-        seconds += training.seconds(score_share=len(held) / len(labels))  # all rows are scored, the fold is needed
-        passes += training.passes(len(labels))
+    """The real cleanlab on out-of-fold probabilities."""
+    probs, seconds, passes = contest.out_of_fold()
     start = time.monotonic()
-    suspicion, flagged = peers.cleanlab_issues(labels, probs)
+    suspicion, flagged = peers.cleanlab_issues(contest.lesson.labels.numpy(), probs)
     return Finding(suspicion, flagged, seconds + time.monotonic() - start, passes)
 
 

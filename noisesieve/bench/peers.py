@@ -12,6 +12,7 @@ from noisesieve.errors import InputError, UsageError
 from noisesieve.records import Bools, Floats, Ints
 
 NEIGHBOURS = 10
+FOLDS = 5
 BLOCK = 1024
 
 

@@ -4,8 +4,8 @@
 
 The folder holds clothing/train (an image folder) and cifar10n/train.parquet (`image`, `true_label`, `label_aggre`,
 `label_random1`). Clothing gets the four planted noises; of CIFAR-10N the second 4,000 rows are taken with the labels
-that people gave. Two sets run at a time, one thread each. What is there already is not run again: use a new folder for
-a new commit.
+that people gave. `--weights lite0 --freeze` measures the frozen path. Two sets run at a time, one thread each. What is
+there already is not run again: use a new folder for a new commit.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def jobs(data: Path, out: Path) -> list[Job]:
     return found
 
 
-def run(job: Job, out: Path, *, methods: str, seed: int) -> dict[str, Any]:
+def run(job: Job, out: Path, *, methods: str, seed: int, start: Sequence[str]) -> dict[str, Any]:
     """One bench in a process of its own, with one thread; its JSON document."""
     target = out / f"{job.name}-seed{seed}-{methods.replace(',', '+')}.json"
     if not target.exists():
-        command = [sys.executable, "-m", "noisesieve", "bench", *job.arguments, "--methods", methods]
+        command = [sys.executable, "-m", "noisesieve", "bench", *job.arguments, *start, "--methods", methods]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run([*command, "--seed", str(seed), "-q", "-o", str(target)], env=environment, check=True)
         print(f"{job.name}, seed {seed}: done", flush=True)
@@ -116,12 +116,16 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     parser.add_argument("--methods", default="noisesieve,paper,ce,ce-sieve,aum,knn,cleanlab")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--weights", default="none")
+    parser.add_argument("--freeze", action="store_true")
     parser.add_argument("--processes", type=int, default=2)
     chosen = parser.parse_args()
     chosen.output.mkdir(parents=True, exist_ok=True)
+    start = ["--weights", chosen.weights, *(["--freeze"] if chosen.freeze else [])]
     todo = jobs(chosen.data, chosen.output)
     with ThreadPoolExecutor(chosen.processes) as pool:
-        found = list(pool.map(lambda job: run(job, chosen.output, methods=chosen.methods, seed=chosen.seed), todo))
+        shared = {"methods": chosen.methods, "seed": chosen.seed, "start": start}
+        found = list(pool.map(lambda job: run(job, chosen.output, **shared), todo))
     table = origin(found) + report(found)
     (chosen.output / f"table-seed{chosen.seed}.md").write_text(table, encoding="utf-8")
     print(table)

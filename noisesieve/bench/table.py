@@ -10,19 +10,22 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from noisesieve import __version__, pixels, sources
 from noisesieve.bench import peers, truth
-from noisesieve.bench.contest import FOLDS, METHODS, NEED_PLAIN, Contest, Finding
+from noisesieve.bench.contest import METHODS, NEED_PLAIN, Contest, Finding
+from noisesieve.bench.frozen import FrozenContest
 from noisesieve.bench.measure import area_under_roc, average_precision, calibration, detection
-from noisesieve.dataset import prepare
+from noisesieve.dataset import Dataset, prepare
 from noisesieve.errors import InputError, UsageError
+from noisesieve.features import features_of
 from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.plan import describe
 from noisesieve.learn.world import World
 from noisesieve.pipeline import refuse_nonsense
 from noisesieve.records import Bools
-from noisesieve.settings import BenchSettings
+from noisesieve.settings import BenchSettings, ScanSettings
 from noisesieve.watch import Nobody, Stop, Watcher, pause_of
 
 COLUMNS = ("flagged", "precision", "recall", "f1", "average_precision", "auc", "seconds", "passes")
@@ -55,10 +58,14 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
             labels=torch.from_numpy(dataset.codes),
             classes=len(dataset.classes),
             trusted=torch.zeros(len(rows), dtype=torch.bool),
+            weights=dataset.weights,
         )
         if "cleanlab" in methods:
-            peers.require_folds(dataset.codes, FOLDS)
+            peers.require_folds(dataset.codes, peers.FOLDS)
         contest = Contest(lesson, dataset.recipe, world, watcher, stop)
+        if dataset.recipe.frozen:
+            features = _features(dataset, scan, world, watcher, stop, Path(scratch))
+            contest = FrozenContest(lesson, dataset.recipe, world, watcher, stop, features=features)
         if NEED_PLAIN & set(methods):
             watcher.note("plain cross-entropy, for those that rest on it")
             _ = contest.plain
@@ -88,6 +95,22 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
         },
         "methods": found,
     }
+
+
+def _features(
+    dataset: Dataset, scan: ScanSettings, world: World, watcher: Watcher, stop: Stop, scratch: Path
+) -> Tensor:
+    assert dataset.weights is not None
+    return features_of(
+        dataset.decoded,
+        dataset.recipe,
+        dataset.weights,
+        scan.pixels,
+        watcher,
+        device=world.device,
+        scratch=scratch / "features",
+        pause=pause_of(stop),
+    ).tensor
 
 
 def _methods(wanted: tuple[str, ...]) -> tuple[str, ...]:

@@ -42,6 +42,8 @@ def bench(
     allow_outside: o.AllowOutside = False,
     preset: o.Preset = "auto",
     backbone: o.Backbone = None,
+    weights: o.Weights = None,
+    freeze: o.Freeze = None,
     image_size: o.ImageSize = None,
     epochs: o.Epochs = None,
     warmup_epochs: o.WarmupEpochs = None,

@@ -21,7 +21,7 @@ def cache(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """List the decoded pictures that scans keep for later runs, or clear them.
+    """List the decoded pictures and features that scans keep for later runs, or clear them.
 
     Example: noisesieve cache --clear --older-than 30d
     """
@@ -54,9 +54,11 @@ def cache(
         out.print(plain_text(f"{folder}: {len(left):,} entries, {total / 2**20:,.1f} MiB", "bold"), soft_wrap=True)
         if left:
             table = plain_table()
-            for name in ("pictures", "size", "MiB", "last used"):
+            for name in ("pictures", "kept as", "size", "MiB", "last used"):
                 table.add_column(name, justify="right")
             for entry in left:
                 size = f"{entry.size} px"
-                table.add_row(f"{entry.pictures:,}", size, f"{entry.bytes / 2**20:,.1f}", entry.last_used[:16])
+                table.add_row(
+                    f"{entry.pictures:,}", entry.kind, size, f"{entry.bytes / 2**20:,.1f}", entry.last_used[:16]
+                )
             out.print(table)

@@ -36,6 +36,7 @@ MaxUnknown = Annotated[str, typer.Option(help="Classes allowed that the model do
 MinExamples = Annotated[int, typer.Option(help="Images that must have been scored.")]
 Confidence = Annotated[float | None, o.option("Fail only on shares that are above the limit with this confidence.")]
 GroupBy = Annotated[str | None, o.option("Shares by the values of this column, such as annotator.")]
+BodyFile = Annotated[Path | None, o.option("The file of the model's frozen backbone, if it moved.", "--weights")]
 Junit = Annotated[Path | None, o.option("Write JUnit XML.")]
 Sarif = Annotated[Path | None, o.option("Write SARIF 2.1.0.")]
 Markdown = Annotated[Path | None, o.option("Write Markdown.")]
@@ -70,6 +71,7 @@ def check(
     limit: o.Limit = None,
     allow_outside: o.AllowOutside = False,
     device: o.Device = "auto",
+    weights: BodyFile = None,
     workers: o.Workers = None,
     cache_dir: o.CacheDir = None,
     cache: o.UseCache = True,
@@ -94,7 +96,7 @@ def check(
         confidence=confidence,
     )
     settings = CheckSettings(
-        scan.source, model, output, policy, waivers, group_by, scan.device, scan.pixels, force=force
+        scan.source, model, output, policy, waivers, group_by, scan.device, weights, scan.pixels, force=force
     )
     from noisesieve.check import check as run
 

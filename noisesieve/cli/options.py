@@ -29,7 +29,11 @@ TrustedColumn = Annotated[str | None, option("Column that marks rows known to be
 
 # Training; what is not given is chosen from device, image size and number of rows
 Preset = Annotated[str, typer.Option(help="auto, cifar or clothing1m.")]
-Backbone = Annotated[str | None, option("resnet8, 20, 32, 56, 18, 34, 50, 101 or 152.")]
+Backbone = Annotated[str | None, option("resnet8, 20, 32, 56, 18, 34, 50, 101, 152 or lite0.")]
+Weights = Annotated[str | None, option("Start from none, imagenet, lite0 or a file; else lite0 for photos on a CPU.")]
+Freeze = Annotated[
+    bool | None, option("Train heads on frozen features, in seconds; else all of the network.", "--freeze/--no-freeze")
+]
 ImageSize = Annotated[int | None, option("Side of the training images in pixels.")]
 Epochs = Annotated[int | None, option("Epochs, at most.")]
 WarmupEpochs = Annotated[int | None, option("Epochs of plain cross-entropy; else until held-out agreement levels off.")]

@@ -33,6 +33,8 @@ def scan(
     trusted_column: o.TrustedColumn = None,
     preset: o.Preset = "auto",
     backbone: o.Backbone = None,
+    weights: o.Weights = None,
+    freeze: o.Freeze = None,
     image_size: o.ImageSize = None,
     epochs: o.Epochs = None,
     warmup_epochs: o.WarmupEpochs = None,

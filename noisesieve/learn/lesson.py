@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ class Lesson:
     labels: Tensor  # (N,) int64
     classes: int
     trusted: Tensor  # (N,) bool: never sieved out
+    weights: Path | None = None  # the file that training starts from
     aside: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # rows scored, never trained on
 
     def __len__(self) -> int:

@@ -21,6 +21,7 @@ from noisesieve.learn.feed import Feed, make_deterministic
 from noisesieve.learn.journal import Journal
 from noisesieve.learn.lesson import Lesson, generator, shuffled_batches
 from noisesieve.learn.losses import training_loss
+from noisesieve.learn.pretrained import statistics_of
 from noisesieve.learn.schedule import Timeline
 from noisesieve.learn.score import Scorer
 from noisesieve.learn.state import State, fresh
@@ -52,14 +53,14 @@ class Loop:
         self.recipe, self.world, self.watcher, self.checkpoints, self.stop = recipe, world, watcher, checkpoints, stop
         self.labels, self.trusted, self.rows = lesson.labels, lesson.trusted, len(lesson.labels)
         self.aside, self.observe = lesson.aside, observe
-        self.feed = Feed(lesson.pixels, world.device)
+        self.feed = Feed(lesson.pixels, world.device, statistics=statistics_of(recipe.weights, recipe.backbone))
         self.scorer = Scorer(self.feed, world, lesson.classes, self.pause)
         self.prior = lesson.prior()
         self.device_prior = self.prior.float().to(world.device)  # Metal has no float64
         self.held_out = self.labels.new_zeros(0)
         if recipe.adaptive_warmup or recipe.flip is None:
             self.held_out = warmup.held_out_rows(self.labels, seed=recipe.seed)
-        self.state = fresh(recipe, rows=self.rows, classes=lesson.classes, world=world)
+        self.state = fresh(recipe, rows=self.rows, classes=lesson.classes, world=world, weights=lesson.weights)
         self.state.mean, self.state.std = self.feed.mean.tolist(), self.feed.std.tolist()
         if len(self.held_out) == 0:  # nobody to ask: the full warm-up, and no flips unless asked for
             self.state.warmup = recipe.warmup_epochs
@@ -168,7 +169,7 @@ class Loop:
             return world.size == 1 and self.stop() is not None, False
         beta = self.timeline.beta(state.epoch)
         for group in state.optimizer.param_groups:
-            group["lr"] = self.timeline.learning_rate(state.epoch, state.step / steps)
+            group["lr"] = group["share"] * self.timeline.learning_rate(state.epoch, state.step / steps)
         dice = generator(recipe.seed, state.epoch, state.step + 1, world.rank)
         with state.precision.autocast():
             logits = state.model(self.feed.normalize(augment(images, dice, flip=bool(state.flip))))

@@ -10,14 +10,16 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save
-from torch import Tensor, nn
+from torch import Tensor
 
 from noisesieve import __version__
-from noisesieve.errors import StateError
+from noisesieve.errors import NoisesieveError, StateError
 from noisesieve.files import replacing, sha256_of, write_json
-from noisesieve.learn.backbones import build
+from noisesieve.learn.backbones import Network, build
 from noisesieve.learn.feed import Feed, Precision
-from noisesieve.learn.score import SCORE_BATCH, mean_probabilities
+from noisesieve.learn.heads import Head
+from noisesieve.learn.pretrained import Statistics, adopt, weights_file
+from noisesieve.learn.score import mean_probabilities, score_batch
 from noisesieve.learn.state import State
 from noisesieve.records import Scores, Verdicts
 from noisesieve.settings import Recipe
@@ -26,22 +28,43 @@ from noisesieve.sieve.calibrate import knots
 SCHEMA_VERSION = 1
 
 
+@dataclass(frozen=True)
+class Trained:
+    """What training leaves to be kept: tensors, and how pictures are shown to them."""
+
+    tensors: dict[str, Tensor]
+    statistics: Statistics
+    flip: bool
+    device: str
+
+    @classmethod
+    def of_state(cls, state: State) -> Trained:
+        """The averaged weights of a whole network."""
+        tensors = {name: value.contiguous().cpu() for name, value in state.average.state_dict().items()}
+        return cls(tensors, (state.mean, state.std), bool(state.flip), str(state.precision.device))
+
+    @classmethod
+    def of_head(cls, head: Head, statistics: Statistics, device: torch.device) -> Trained:
+        """A head alone: its backbone is named, not kept."""
+        return cls({"fc.weight": head.weight, "fc.bias": head.bias}, statistics, head.flip, str(device))
+
+
 def save_model(
-    folder: Path, state: State, scores: Scores, verdicts: Verdicts, recipe: Recipe, classes: list[str]
+    folder: Path, trained: Trained, scores: Scores, verdicts: Verdicts, recipe: Recipe, classes: list[str]
 ) -> None:
     """Write both files into a run folder."""
-    weights = {name: value.contiguous().cpu() for name, value in state.average.state_dict().items()}
     with replacing(folder / "model.safetensors") as file:
-        file.write(save(weights))
+        file.write(save(trained.tensors))
     document = {
         "schema_version": SCHEMA_VERSION,
         "version": __version__,
         "backbone": recipe.backbone,
         "image_size": recipe.image_size,
         "classes": classes,
-        "mean": state.mean,
-        "std": state.std,
-        "flip": bool(state.flip),
+        "frozen": {"weights": recipe.weights, "sha256": recipe.weights_sha256} if recipe.frozen else None,
+        "mean": trained.statistics[0],
+        "std": trained.statistics[1],
+        "flip": trained.flip,
         "prior": scores.prior.tolist(),
         "beta": scores.beta,
         "sieve_eps": recipe.sieve_eps,
@@ -72,10 +95,10 @@ def _habits(scores: Scores, verdicts: Verdicts) -> dict[str, Any]:
 class Model:
     """A network that a scan left behind, with what it takes to score as the scan did."""
 
-    network: nn.Module
+    network: Network
     image_size: int
     classes: list[str]
-    statistics: tuple[list[float], list[float]]  # mean and deviation of the pixels, a channel
+    statistics: Statistics  # mean and deviation of the pixels, a channel
     flip: bool
     prior: list[float]
     beta: float
@@ -85,8 +108,11 @@ class Model:
     sha256: str
 
 
-def load_model(folder: Path, device: torch.device) -> Model:
-    """The network of a run folder. Weights that are not those the run wrote are refused."""
+def load_model(folder: Path, device: torch.device, *, body: Path | None = None) -> Model:
+    """The network of a run folder. Weights that are not those the run wrote are refused, and so is another backbone.
+
+    `body`: where the file of a frozen backbone lies, if not where its name says.
+    """
     card, weights = folder / "model.json", folder / "model.safetensors"
     _verify_card(card)
     try:
@@ -103,9 +129,11 @@ def load_model(folder: Path, device: torch.device) -> Model:
         raise StateError(f"{weights}: changed since the run wrote it.", "Scan again with --force.")
     try:
         network = build(facts["backbone"], classes=len(facts["classes"]), image_size=facts["image_size"], seed=0)
-        network.load_state_dict(load_file(weights))
+        network.load_state_dict(load_file(weights), strict=facts.get("frozen") is None)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise StateError(f"{card}: does not describe {weights.name} ({error}).", "Scan again with --force.") from error
+    if (frozen := facts.get("frozen")) is not None:
+        _give_body(network, frozen, facts["backbone"], body or _own_weights(folder))
     network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     line = facts.get("calibration")
     return Model(
@@ -123,6 +151,30 @@ def load_model(folder: Path, device: torch.device) -> Model:
     )
 
 
+def _give_body(network: Network, frozen: dict[str, str], backbone: str, body: Path | None) -> None:
+    """The frozen backbone that the head was trained on, and no other."""
+    try:
+        file = body or weights_file(frozen["weights"], backbone) or Path()
+        same = sha256_of(file) == frozen["sha256"]
+    except (NoisesieveError, OSError) as error:
+        raise StateError(
+            f"The model's backbone, {frozen['weights']}, is not here: {error}", "Name its file with --weights."
+        ) from error
+    if not same:
+        raise StateError(
+            f"{file}: not the backbone that the model's head was trained on.", "Name the right file with --weights."
+        )
+    adopt(network, file)
+
+
+def _own_weights(folder: Path) -> Path | None:
+    """Where the user's own file of weights lay when the run was made."""
+    try:
+        return Path(json.loads((folder / "run.json").read_text(encoding="utf-8"))["location"]["weights"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def _verify_card(card: Path) -> None:
     """Where model.json lies in its run folder, its bytes must be those that the run wrote."""
     try:
@@ -136,7 +188,7 @@ def _verify_card(card: Path) -> None:
 def rate(model: Model, feed: Feed, rows: Tensor, *, device: torch.device, done: Callable[[int], None]) -> Tensor:
     """Class probabilities (N, K) of these pictures, one forward pass a view; `done` hears how many are ready."""
     precision, found = Precision(device), []
-    batches = list(rows.split(SCORE_BATCH)) if len(rows) else []
+    batches = list(rows.split(score_batch(model.image_size))) if len(rows) else []
     with torch.inference_mode():
         for images in feed.batches(batches):
             plain = feed.normalize(images)

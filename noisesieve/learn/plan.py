@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
-import torch
 
 from noisesieve.errors import UsageError
-from noisesieve.learn.backbones import build
-from noisesieve.learn.losses import training_loss
-from noisesieve.learn.opinion import EPOCHS as OPINION_EPOCHS
+from noisesieve.learn.backbones import LITE
+from noisesieve.learn.pretrained import IMAGENET, NONE, lite_installed
 from noisesieve.learn.world import World
 from noisesieve.records import Ints
 from noisesieve.settings import Recipe, Wishes
@@ -20,19 +18,63 @@ from noisesieve.sieve.formulas import PAPER_EPS
 SIZES = (16, 24, 32, 48, 64, 96, 128, 160, 224)
 CPU_LARGEST = 32  # resnet8 sees 25 pixels at a time: more of them cost much and show it less
 GPU_LARGEST = 128
+PHOTO = 48  # pixels: from here on a picture shows what a pretrained network knows
+PRETRAINED_SIZES = (128, 224)  # smaller pictures are enlarged for it, larger ones reduced
+BODY_LR = 0.1  # share of the rate for pretrained layers
+HEAD_STEPS = 240  # of training, at least
+MANY_CLASSES = 100  # more of them make heads expensive: one partition must do
 WATCH_STEPS = 30  # between two looks at the held-out rows, at least
 EMA_STEPS = 20  # horizon of the averaged weights, at least
 
 
 def plan(wishes: Wishes, *, rows: int, classes: int, longest_sides: Ints, device: str) -> Recipe:
     """The recipe that this dataset gets on this device; what the user asked for stands above all."""
-    recipe = _PRESETS[wishes.preset](rows, classes, _natural_size(longest_sides), device)
-    return _with_wishes(recipe, wishes)
+    return _with_wishes(_base(wishes, rows, classes, longest_sides, device), wishes)
 
 
 def image_size(wishes: Wishes, *, longest_sides: Ints, device: str) -> int:
     """The training size alone, for decoding."""
-    return wishes.image_size or _PRESETS[wishes.preset](1, 2, _natural_size(longest_sides), device).image_size
+    return wishes.image_size or _base(wishes, 1, 2, longest_sides, device).image_size
+
+
+def start(wishes: Wishes, *, longest_sides: Ints, device: str) -> tuple[str, bool]:
+    """Which weights training starts from, and whether all but a head is frozen.
+
+    Left alone, photos on a machine without a GPU get the frozen path where its extra is installed.
+    """
+    if wishes.weights is None and wishes.freeze is None:
+        plain = wishes.preset == "auto" and wishes.backbone is None
+        plain = plain and wishes.score_pass == "eval" and wishes.settle_epochs is None  # choices of a full training
+        photos = len(longest_sides) > 0 and float(np.median(longest_sides)) >= PHOTO
+        return (LITE, True) if plain and photos and device == "cpu" and lite_installed() else (NONE, False)
+    return wishes.weights or (LITE if wishes.freeze else NONE), bool(wishes.freeze)
+
+
+def backbone_of(wishes: Wishes, weights: str, device: str) -> str:
+    """The backbone that these weights are for, where the user named none."""
+    if wishes.backbone is not None or weights == LITE:
+        return wishes.backbone or LITE
+    return "resnet18" if device == "cpu" else "resnet34"
+
+
+def _base(wishes: Wishes, rows: int, classes: int, longest_sides: Ints, device: str) -> Recipe:
+    """The preset's recipe, from the weights that were asked for."""
+    natural = _natural_size(longest_sides)
+    weights, frozen = start(wishes, longest_sides=longest_sides, device=device)
+    recipe = _PRESETS[wishes.preset](rows, classes, natural, device)
+    if weights == NONE:
+        return recipe
+    if frozen:
+        recipe = _frozen(rows, classes)
+    elif wishes.preset == "auto":
+        recipe = replace(recipe, body_lr=BODY_LR)
+    least, most = PRETRAINED_SIZES
+    return replace(
+        recipe,
+        backbone=backbone_of(wishes, weights, device),
+        weights=Path(weights).name,
+        image_size=min(most, max(least if weights in (LITE, IMAGENET) else 0, natural)),
+    )
 
 
 def _natural_size(longest_sides: Ints) -> int:
@@ -64,6 +106,30 @@ def _auto(rows: int, classes: int, natural: int, device: str) -> Recipe:
         adaptive_eps=True,
         watch_every=watch,
         ema_epochs=max(0.5, EMA_STEPS / steps),
+    )
+
+
+def _frozen(rows: int, classes: int) -> Recipe:
+    """Linear heads on features, out of fold: seconds, so that every row is judged by heads that never saw it."""
+    batch = 64 if rows < 1500 else 256
+    epochs = min(200, max(30, -(-HEAD_STEPS // max(1, rows // batch))))
+    return Recipe(
+        backbone=LITE,
+        image_size=PRETRAINED_SIZES[0],
+        epochs=epochs,
+        warmup_epochs=epochs * 3 // 10,
+        ramp_epochs=epochs * 3 // 10,
+        sieve_start=epochs // 2 + 1,
+        batch_size=batch,
+        lr=0.1,
+        lr_schedule="cosine",
+        weight_decay=2e-2,
+        ema_epochs=0,
+        loop_eps=1.0,
+        sieve_eps=1e-3,
+        frozen=True,
+        folds=5,
+        head_seeds=2 if classes <= MANY_CLASSES else 1,
     )
 
 
@@ -182,49 +248,12 @@ def describe(recipe: Recipe, world: World) -> str:
     ranks = f", {world.size} processes" if world.size > 1 else ""
     upto_eps = f"at most {recipe.loop_eps:g}" if recipe.adaptive_eps else f"{recipe.loop_eps:g}"
     settle = f"settle {recipe.settle_epochs}, " if recipe.settle_epochs else ""
+    origin = "" if recipe.weights == NONE or recipe.weights == recipe.backbone else f" ({recipe.weights})"
+    heads = f"{recipe.folds * recipe.head_seeds} heads on frozen " if recipe.frozen else ""
     return (
-        f"{recipe.backbone} at {recipe.image_size} px on {world.device.type}{ranks}, "
+        f"{heads}{recipe.backbone}{origin} at {recipe.image_size} px on {world.device.type}{ranks}, "
         f"{upto}{recipe.epochs} epochs (warm-up {upto}{recipe.warmup_epochs}, "
         f"{settle}ramp {recipe.ramp_epochs}, sieve from {recipe.sieve_start}), "
         f"batch {recipe.batch_size}, lr {recipe.lr:g}, beta {recipe.beta:g}, "
         f"eps {upto_eps} / {recipe.sieve_eps:g}, {flips}"
-    )
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What a run would cost here, at most."""
-
-    seconds: float
-    memory_bytes: int
-    cache_bytes: int
-    images_per_second: float
-
-
-def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -> Estimate:
-    """Time a few real training steps on blank pictures and multiply."""
-    batch = min(recipe.batch_size, 64 if recipe.backbone in ("resnet8", "resnet20") else 8)
-    model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=0)
-    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    images = torch.zeros((batch, 3, recipe.image_size, recipe.image_size), device=device)
-    images = images.contiguous(memory_format=torch.channels_last)
-    labels = torch.zeros(batch, dtype=torch.int64, device=device)
-    prior = torch.full((classes,), 1 / classes, device=device)
-    seconds = []
-    for _ in range(4):
-        start = time.monotonic()
-        loss = training_loss(model(images), labels, prior, 0.0).mean()
-        loss.backward()
-        float(loss.detach())
-        seconds.append(time.monotonic() - start)
-    rate = batch / min(seconds[1:])
-    scored = recipe.epochs - recipe.sieve_start + 2 + min(OPINION_EPOCHS, recipe.settle_epochs)
-    views = 2 if recipe.flip is not False else 1
-    passes = recipe.epochs + scored * views / 3  # a forward pass costs about a third of a step
-    weights = sum(p.numel() for p in model.parameters()) * 4
-    return Estimate(
-        seconds=rows * passes / rate,
-        memory_bytes=int(7 * weights + rows * classes * 32 + 600 * 2**20),
-        cache_bytes=rows * recipe.image_size**2 * 3,
-        images_per_second=rate,
     )

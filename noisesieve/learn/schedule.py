@@ -60,6 +60,8 @@ class Timeline:
         lr, now = self.recipe.lr, epoch - 1 + part
         if self.recipe.lr_schedule == "steps":
             return lr * 0.1 ** sum(epoch > step for step in self.recipe.lr_steps)
+        if self.recipe.lr_schedule == "cosine":  # over the whole run, smaller as beta pulls harder
+            return lr / (1 + self.beta(epoch)) * (1 + math.cos(math.pi * now / self.epochs)) / 2
         if now < self.warmup:
             return lr * min(1.0, (now + 0.01) / LR_RISE)
         start, end = (self.warmup, self.settled) if now < self.settled else (self.settled, self.epochs)

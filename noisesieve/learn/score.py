@@ -13,6 +13,12 @@ from noisesieve.learn.state import State
 from noisesieve.learn.world import World
 
 SCORE_BATCH = 512
+SCORE_SIDE = 64  # pixels, up to which so many fit
+
+
+def score_batch(image_size: int) -> int:
+    """Pictures that are scored at a time: fewer where they are large."""
+    return max(1, min(SCORE_BATCH, SCORE_BATCH * SCORE_SIDE**2 // image_size**2))
 
 
 class Scorer:
@@ -34,7 +40,7 @@ class Scorer:
         Without `mirrored`, both views count where flips are allowed, else the plain one alone.
         """
         mine = self._world.part(rows)
-        batches = list(mine.split(SCORE_BATCH)) if len(mine) else []
+        batches = list(mine.split(score_batch(self._feed.size))) if len(mine) else []
         found = []
         state.average.eval()
         with torch.inference_mode():

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from noisesieve.learn.backbones import build
+from noisesieve.learn.backbones import Network, build
 from noisesieve.learn.feed import Precision
+from noisesieve.learn.pretrained import adopt
 from noisesieve.learn.world import World
 from noisesieve.settings import Recipe
 
@@ -19,8 +21,8 @@ from noisesieve.settings import Recipe
 class State:
     """Where training stands. Epoch and step are the next to do."""
 
-    model: nn.Module
-    average: nn.Module  # the weights that score: an exponential mean of the model's
+    model: Network
+    average: Network  # the weights that score: an exponential mean of the model's
     optimizer: torch.optim.SGD
     precision: Precision
     keep: Tensor  # (N,) bool: v of this epoch
@@ -133,16 +135,20 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def fresh(recipe: Recipe, *, rows: int, classes: int, world: World) -> State:
-    """The state before the first step."""
+def fresh(recipe: Recipe, *, rows: int, classes: int, world: World, weights: Path | None = None) -> State:
+    """The state before the first step; `weights` is the file that everything but the head starts from."""
     device, precision = world.device, Precision(world.device)
     model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=recipe.seed)
+    if weights is not None:
+        adopt(model, weights)
     if world.size > 1 and device.type == "cuda":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     average = copy.deepcopy(model).requires_grad_(False)
+    head = {id(parameter) for parameter in model.fc.parameters()}
+    body = [parameter for parameter in model.parameters() if id(parameter) not in head]
     optimizer = torch.optim.SGD(
-        model.parameters(),
+        [{"params": body, "share": recipe.body_lr}, {"params": list(model.fc.parameters()), "share": 1.0}],
         lr=recipe.lr,
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from platformdirs import user_cache_path
 
-from noisesieve.pixels.cache import PENDING, Cache, CachedPixels, Entry, copy_known, make_store
+from noisesieve.pixels.cache import PENDING, Cache, CachedPixels, Entry, copy_known, make_store, pixel_bytes
 from noisesieve.pixels.crew import CHUNK, Answer, Crew, Task
 from noisesieve.pixels.fetch import fetch
 from noisesieve.pixels.stream import StreamedPixels
@@ -23,6 +23,7 @@ from noisesieve.watch import Watcher
 
 __all__ = [
     "Decoded",
+    "cache_folder",
     "decode",
     "default_cache_dir",
     "fetch",
@@ -47,11 +48,6 @@ class Decoded:
 def default_cache_dir() -> Path:
     """Where decoded pixels are kept unless the user says otherwise."""
     return user_cache_path("noisesieve") / "pixels"
-
-
-def pixel_bytes(count: int, size: int) -> int:
-    """How much a memory map of `count` pictures takes."""
-    return count * size * size * 3
 
 
 def look(
@@ -86,19 +82,19 @@ def decode(
 ) -> Decoded:
     """Pixels of every readable row at `size`: from the cache, freshly decoded into it, or streamed."""
     contents = sorted({sha for sha, ok in zip(looks.sha256, looks.readable, strict=True) if ok and sha is not None})
-    folder = _writable(settings.cache_dir or default_cache_dir(), watcher) if settings.cache else None
+    folder = cache_folder(settings, watcher)
     if pixel_bytes(len(contents), size) > _room(settings, folder or scratch):
         return _streamed(index, looks, settings, watcher, size=size, pause=pause)
-    cache = None if folder is None else Cache(folder, size=size, max_pixels=settings.max_pixels)
+    cache = None if folder is None else Cache.of_pixels(folder, size=size, max_pixels=settings.max_pixels)
     found = None if cache is None else cache.best(set(contents))
     if found is not None and set(contents) <= found.known().keys():
         return _from_entry(looks, found, size, reused=True)
     building = scratch if cache is None else cache.build()
     building.mkdir(parents=True, exist_ok=True)
     entry = Entry(building, contents, [PENDING] * len(contents))
-    make_store(entry.file, len(contents), size)
+    make_store(entry.file, len(contents), pixel_bytes(1, size))
     if found is not None:
-        entry = copy_known(found, entry, size)
+        entry = copy_known(found, entry, pixel_bytes(1, size))
         watcher.note(f"{len(contents) - entry.status.count(PENDING):,} of {len(contents):,} images were in the cache.")
     first = {sha: i for i, sha in reversed(list(enumerate(looks.sha256))) if sha is not None}
     passing: dict[int, str] = {}  # slot → why, for failures that may be gone next time: never kept
@@ -160,7 +156,11 @@ def from_document(document: dict[str, Any]) -> Pixels:
     return StreamedPixels(**{**document, "places": [Place(**place) for place in document["places"]]})
 
 
-def _writable(folder: Path, watcher: Watcher) -> Path | None:
+def cache_folder(settings: PixelSettings, watcher: Watcher) -> Path | None:
+    """Where things are kept for later runs; None: nowhere, by wish or because it cannot be written to."""
+    if not settings.cache:
+        return None
+    folder = settings.cache_dir or default_cache_dir()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
@@ -168,7 +168,7 @@ def _writable(folder: Path, watcher: Watcher) -> Path | None:
         reason = "not writable"
     except OSError as error:
         reason = str(error.strerror)
-    watcher.warn(f"{folder}: {reason}: this run's pixels are not kept (--cache-dir chooses another folder).")
+    watcher.warn(f"{folder}: {reason}: nothing of this run is kept (--cache-dir chooses another folder).")
     return None
 
 

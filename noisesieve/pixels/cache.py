@@ -1,4 +1,7 @@
-"""Decoded pixels on disk: a uint8 memory map at training size, keyed by content and decoder, reused by later runs."""
+"""What was made of pictures, on disk: memory maps keyed by content and maker, reused by later runs.
+
+Decoded pixels (uint8, at training size) and features (float16, of one backbone) are kept alike.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +27,7 @@ from noisesieve.records import Bytes, Ints
 
 PENDING = ""  # the status of a slot that no worker has filled yet
 COPY_BLOCK = 4096
+FEATURES = "features.f16"
 
 
 @dataclass(frozen=True)
@@ -45,17 +49,22 @@ class CachedPixels:
     @functools.cached_property
     def _store(self) -> Bytes:
         """Opened once: who clears the cache meanwhile takes nothing from a scan that runs."""
-        return open_store(self.file, self.size)
+        return open_store(self.file, pixel_bytes(1, self.size)).reshape(-1, self.size, self.size, 3)
 
 
-def open_store(file: Path, size: int, *, write: bool = False) -> Bytes:
-    """The memory map (slots, S, S, 3) of a store."""
-    return np.memmap(file, dtype=np.uint8, mode="r+" if write else "r").reshape(-1, size, size, 3)
+def pixel_bytes(count: int, size: int) -> int:
+    """How much a memory map of `count` pictures takes."""
+    return count * size * size * 3
 
 
-def make_store(file: Path, slots: int, size: int) -> None:
+def open_store(file: Path, item_bytes: int, *, write: bool = False) -> Bytes:
+    """The memory map (slots, item_bytes) of a store."""
+    return np.memmap(file, dtype=np.uint8, mode="r+" if write else "r").reshape(-1, item_bytes)
+
+
+def make_store(file: Path, slots: int, item_bytes: int) -> None:
     """An empty store, its disk space taken now: a disk that fills later would kill the workers one by one."""
-    length = max(1, slots) * size * size * 3
+    length = max(1, slots) * item_bytes
     try:
         with file.open("wb") as blank:
             blank.truncate(length)
@@ -63,22 +72,23 @@ def make_store(file: Path, slots: int, size: int) -> None:
                 os.posix_fallocate(blank.fileno(), 0, length)
     except OSError as error:
         raise OutputError(
-            f"{file.parent}: no room for {length / 2**20:.0f} MiB of pixels: {error.strerror}.",
+            f"{file.parent}: no room for {length / 2**20:.0f} MiB: {error.strerror}.",
             "Choose another --cache-dir, or lower --cache-budget to stream.",
         ) from error
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Contents with a slot each. A slot is decoded, cannot be decoded (its status says why), or is pending."""
+    """Contents with a slot each. A slot is made, cannot be made (its status says why), or is pending."""
 
     folder: Path
     sha256: list[str]
     status: list[str]
+    store: str = "pixels.u8"
 
     @property
     def file(self) -> Path:
-        return self.folder / "pixels.u8"
+        return self.folder / self.store
 
     def known(self) -> dict[str, int]:
         """The slot of every content that is not pending."""
@@ -86,13 +96,26 @@ class Entry:
 
 
 class Cache:
-    """Entries for one size and one decoder. Folders appear whole: built beside, then renamed."""
+    """Entries of one kind, from one maker. Folders appear whole: built beside, then renamed."""
 
-    def __init__(self, folder: Path, *, size: int, max_pixels: int) -> None:
+    def __init__(self, folder: Path, *, prefix: str, item_bytes: int, store: str) -> None:
         self._folder = folder
-        self._size = size
-        self._prefix = f"{size}px-v{DECODER_VERSION}-{max_pixels:x}-"
+        self._prefix = prefix
+        self._item_bytes = item_bytes
+        self._store = store
         self._lock: FileLock | None = None
+
+    @classmethod
+    def of_pixels(cls, folder: Path, *, size: int, max_pixels: int) -> Cache:
+        """Decoded pictures of one size."""
+        prefix = f"{size}px-v{DECODER_VERSION}-{max_pixels:x}-"
+        return cls(folder, prefix=prefix, item_bytes=pixel_bytes(1, size), store="pixels.u8")
+
+    @classmethod
+    def of_features(cls, folder: Path, *, size: int, max_pixels: int, maker: str, item_bytes: int) -> Cache:
+        """What the backbone `maker` sees in pictures of one size."""
+        prefix = f"{size}px-v{DECODER_VERSION}-{max_pixels:x}-{maker}-"
+        return cls(folder, prefix=prefix, item_bytes=item_bytes, store=FEATURES)
 
     def best(self, contents: set[str]) -> Entry | None:
         """The entry that knows most of these contents, or None."""
@@ -126,7 +149,7 @@ class Cache:
         pq.write_table(
             pa.table({"sha256": building.sha256, "status": building.status}), building.folder / "contents.parquet"
         )
-        for name in ("pixels.u8", "contents.parquet"):
+        for name in (building.store, "contents.parquet"):
             sync_file(building.folder / name)
         content = hashlib.sha256("".join(building.sha256).encode()).hexdigest()
         target = self._folder / f"{self._prefix}{content[:16]}"
@@ -138,7 +161,7 @@ class Cache:
         building.folder.rename(target)
         shutil.rmtree(old, ignore_errors=True)
         sync_folder(self._folder)
-        return Entry(target, building.sha256, building.status)
+        return Entry(target, building.sha256, building.status, building.store)
 
     def release(self) -> None:
         """Give the building folder's lock back."""
@@ -150,11 +173,11 @@ class Cache:
         for folder in sorted(self._folder.glob(self._prefix + "*")) if self._folder.is_dir() else ():
             try:
                 table = pq.read_table(folder / "contents.parquet", columns=["sha256", "status"])
-                length = (folder / "pixels.u8").stat().st_size
+                length = (folder / self._store).stat().st_size
             except (OSError, pa.ArrowException):
                 continue  # not ours, or damaged: it is simply not there
-            if length == max(1, len(table)) * self._size**2 * 3:
-                yield Entry(folder, table["sha256"].to_pylist(), table["status"].to_pylist())
+            if length == max(1, len(table)) * self._item_bytes:
+                yield Entry(folder, table["sha256"].to_pylist(), table["status"].to_pylist(), self._store)
 
 
 @dataclass(frozen=True)
@@ -162,6 +185,7 @@ class Kept:
     """An entry of the cache, for people."""
 
     name: str
+    kind: str  # pixels or features
     size: int  # pixels on a side
     pictures: int
     bytes: int
@@ -179,7 +203,8 @@ def entries(folder: Path) -> list[Kept]:
         except (OSError, pa.ArrowException, ValueError):
             continue
         held = sum(file.stat().st_size for file in place.iterdir() if file.is_file())
-        found.append(Kept(place.name, size, pictures, held, used.isoformat(timespec="seconds")))
+        kind = "features" if (place / FEATURES).exists() else "pixels"
+        found.append(Kept(place.name, kind, size, pictures, held, used.isoformat(timespec="seconds")))
     return sorted(found, key=lambda entry: entry.last_used)
 
 
@@ -195,15 +220,15 @@ def clear(folder: Path, kept: Sequence[Kept], *, older_than: float | None) -> li
     return gone
 
 
-def copy_known(source: Entry, target: Entry, size: int) -> Entry:
-    """Take over into a fresh entry what another has decoded; the rest stays pending."""
+def copy_known(source: Entry, target: Entry, item_bytes: int) -> Entry:
+    """Take over into a fresh entry what another has made; the rest stays pending."""
     known = source.known()
     pairs = [(known[sha], i) for i, sha in enumerate(target.sha256) if sha in known]
     status = list(target.status)
-    old, new = open_store(source.file, size), open_store(target.file, size, write=True)
+    old, new = open_store(source.file, item_bytes), open_store(target.file, item_bytes, write=True)
     for start in range(0, len(pairs), COPY_BLOCK):
         block = np.array(pairs[start : start + COPY_BLOCK])
         new[block[:, 1]] = old[block[:, 0]]
     for slot, i in pairs:
         status[i] = source.status[slot]
-    return Entry(target.folder, target.sha256, status)
+    return replace(target, status=status)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from noisesieve.errors import InputError
-from noisesieve.pixels.cache import make_store
+from noisesieve.pixels.cache import make_store, pixel_bytes
 from noisesieve.pixels.crew import Crew, Task
 from noisesieve.records import Bytes, Ints, Place
 
@@ -39,7 +39,7 @@ class StreamedPixels:
         slots = AHEAD * longest
         with tempfile.TemporaryDirectory(prefix="noisesieve-") as scratch:
             ring = Path(scratch) / "ring.u8"
-            make_store(ring, slots, self.size)
+            make_store(ring, slots, pixel_bytes(1, self.size))
             store = np.memmap(ring, dtype=np.uint8, mode="r", shape=(slots, self.size, self.size, 3))
             with Crew(
                 self.workers, size=self.size, max_pixels=self.max_pixels, seconds=self.seconds, store=ring, slots=slots

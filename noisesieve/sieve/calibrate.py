@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from noisesieve.sieve.formulas import PAPER_EPS
+from noisesieve.sieve.formulas import PAPER_EPS, POOL_FLOOR
 
 CALM, TORN = 0.1, 0.2  # doubt below which nothing changes, and above which the sieve is as gentle as the paper's
 FEWEST = 20  # rows of either kind below which a mixture means nothing
@@ -17,6 +17,9 @@ MOST_MISTAKEN = 0.5  # about what was measured at the largest doubt: beyond it t
 FALL = 0.75  # how fast suspects become less certain along their ranking: on hard photos from .9 to .2, by a like law
 CORNERS = 16  # of the broken line, on either side of the verdict
 REACH = 16.0  # log-odds beyond this are one place
+TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # softer still, and hard pictures would explain wrong labels away
+FITTED = 2_000_000  # probabilities that a transition is fitted to, at most
+FIT_ROUNDS = 20
 
 
 def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor, *, doubted: float = 0.0) -> Tensor:
@@ -35,6 +38,52 @@ def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor
     place[order] = (torch.arange(len(order)).to(place) + 0.5) / suspects  # of a suspect: 0 the worst, 1 the last
     falling = 1 - (1 + FALL) * (1 - trust(doubted)) * place.clamp(max=1.0) ** FALL
     return _monotone(torch.where(corrupted, falling, _posterior(odds, corrupted) * trust(doubted)), order)
+
+
+def by_transition(probs: Tensor, labels: Tensor, order: Tensor) -> Tensor:
+    """P(label wrong), (N,), of rows whose probabilities come from heads that never saw their labels.
+
+    What the picture shows is f, sharpened or softened by one temperature; what it is called is drawn from a class-wise
+    transition. Both are those under which the given labels are most likely, so that honest probabilities (these are: no
+    head judged a row it had learnt) need no truth and no law. Never rising along `order`.
+    """
+    part = slice(None, None, -(-probs.numel() // FITTED))
+    few, given = probs[part], labels[part]
+    fits = {heat: _fit(few, given, heat) for heat in TEMPERATURES}
+    best = max(TEMPERATURES, key=lambda heat: fits[heat][0])
+    shown, transition = _softened(probs, best), fits[best][1]
+    believed = shown.gather(1, labels[:, None]).squeeze(1) * transition[labels, labels]
+    total = torch.cat(
+        [(s * transition[:, y].T).sum(1) for s, y in zip(shown.split(4096), labels.split(4096), strict=True)]
+    )
+    return _monotone(1 - believed / total.clamp(min=1e-300), order)
+
+
+def _softened(probs: Tensor, heat: float) -> Tensor:
+    return ((probs + POOL_FLOOR).log() / heat).softmax(dim=1)
+
+
+def _fit(probs: Tensor, labels: Tensor, heat: float) -> tuple[float, Tensor]:
+    """Log-likelihood of the labels and the transition (K, K) that maximises it, by expectation-maximisation.
+
+    Each class starts from, and is drawn a little towards, the same share of right labels with the rest spread evenly.
+    """
+    shown, classes = _softened(probs, heat), probs.shape[1]
+    transition = _even(0.8, classes)
+    for _ in range(FIT_ROUNDS):
+        joint = shown * transition[:, labels].T
+        joint = joint / joint.sum(dim=1, keepdim=True).clamp(min=1e-300)
+        counts = torch.zeros_like(transition).index_add_(1, labels, joint.T)
+        right = float(counts.diagonal().sum() / len(labels))
+        counts = counts + classes * _even(right, classes)
+        transition = counts / counts.sum(dim=1, keepdim=True)
+    likely = (shown * transition[:, labels].T).sum(dim=1).clamp(min=1e-300)
+    return float(likely.log().mean()), transition
+
+
+def _even(right: float, classes: int) -> Tensor:
+    """A transition that keeps a label with probability `right` and else takes any other."""
+    return torch.full((classes, classes), (1 - right) / (classes - 1), dtype=torch.float64).fill_diagonal_(right)
 
 
 def knots(label_probs: Tensor, chances: Tensor, corrupted: Tensor) -> tuple[list[float], list[float]]:

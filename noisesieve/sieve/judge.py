@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from noisesieve.records import Bools, Ints, Scores, Verdicts
-from noisesieve.sieve.calibrate import corruption_probability, doubt
+from noisesieve.sieve.calibrate import by_transition, corruption_probability, doubt
 from noisesieve.sieve.formulas import PAPER_EPS, Decision, decide, margin, undecided
 
 BLOCK = 65_536  # rows at a time: the terms of a million rows and a thousand classes would not fit beside each other
@@ -36,9 +36,11 @@ def judge(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdic
     rank = np.empty(len(labels), dtype=np.int64)
     rank[order] = np.arange(1, len(labels) + 1)
     corrupted = decision.corrupted & ~believed
-    torn = torch.zeros_like(corrupted) if scores.torn is None else torch.from_numpy(scores.torn)
-    doubted = doubt(torn, corrupted)
-    chance = corruption_probability(label_probs, corrupted, torch.from_numpy(order), doubted=doubted)
+    if scores.out_of_fold:
+        chance = by_transition(probs, given, torch.from_numpy(order))
+    else:
+        torn = torch.zeros_like(corrupted) if scores.torn is None else torch.from_numpy(scores.torn)
+        chance = corruption_probability(label_probs, corrupted, torch.from_numpy(order), doubted=doubt(torn, corrupted))
     return Verdicts(
         loss=decision.loss.numpy(),
         regularizer=decision.regularizer.numpy(),

@@ -1,0 +1,73 @@
+"""What a run would cost here, before it is begun."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from noisesieve.learn.backbones import Network, build
+from noisesieve.learn.losses import training_loss
+from noisesieve.learn.opinion import EPOCHS as OPINION_EPOCHS
+from noisesieve.settings import Recipe
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run would cost here, at most."""
+
+    seconds: float
+    memory_bytes: int
+    cache_bytes: int
+    images_per_second: float
+
+
+def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -> Estimate:
+    """Time a few real steps on blank pictures and multiply."""
+    batch = min(recipe.batch_size, 64 if recipe.backbone in ("resnet8", "resnet20") else 8)
+    model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=0)
+    model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    images = torch.zeros((batch, 3, recipe.image_size, recipe.image_size), device=device)
+    images = images.contiguous(memory_format=torch.channels_last)
+    views = 2 if recipe.flip is not False else 1
+    weights = sum(p.numel() for p in model.parameters()) * 4
+    if recipe.frozen:  # a forward pass a view; the heads take seconds
+        rate = batch / _fastest(lambda: _see(model, images))
+        passes, memory = float(views), weights + rows * classes * 32 + 900 * 2**20
+    else:
+        labels = torch.zeros(batch, dtype=torch.int64, device=device)
+        rate = batch / _fastest(lambda: _step(model, images, labels))
+        scored = recipe.epochs - recipe.sieve_start + 2 + min(OPINION_EPOCHS, recipe.settle_epochs)
+        passes = recipe.epochs + scored * views / 3  # a forward pass costs about a third of a step
+        memory = 7 * weights + rows * classes * 32 + 600 * 2**20
+    return Estimate(
+        seconds=rows * passes / rate,
+        memory_bytes=int(memory),
+        cache_bytes=rows * recipe.image_size**2 * 3,
+        images_per_second=rate,
+    )
+
+
+def _see(model: Network, images: torch.Tensor) -> None:
+    with torch.inference_mode():
+        float(model.eval()(images).sum())
+
+
+def _step(model: Network, images: torch.Tensor, labels: torch.Tensor) -> None:
+    logits = model(images)
+    prior = torch.full((logits.shape[1],), 1 / logits.shape[1], device=logits.device)
+    loss = training_loss(logits, labels, prior, 0.0).mean()
+    loss.backward()
+    float(loss.detach())
+
+
+def _fastest(work: Callable[[], None]) -> float:
+    """Seconds of the fastest of three tries; the first one warms up."""
+    seconds = []
+    for _ in range(4):
+        start = time.monotonic()
+        work()
+        seconds.append(time.monotonic() - start)
+    return min(seconds[1:])

