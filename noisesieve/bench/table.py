@@ -159,7 +159,9 @@ def _cell(name: str, value: Any) -> str:
         return "–"
     if name == "flagged":
         return f"{value:,}"
-    return f"{value:.0f}" if name == "seconds" else f"{value:.1f}" if name == "passes" else f"{value:.3f}"
+    if name == "seconds":
+        return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
+    return f"{value:.1f}" if name == "passes" else f"{value:.3f}"
 
 
 def markdown(document: dict[str, Any]) -> str:
