@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from noisesieve import __version__, handover, pixels, report, sources
@@ -232,7 +233,19 @@ def _record(
     training = {**scores.facts, "device": trained.device, "recipe": asdict(recipe)}
     summary = report.summarize(table, classes=classes, undecided=verdicts.undecided, facts=training)
     write_json(folder / "summary.json", summary)
-    save_model(folder, trained, scores, verdicts, recipe, classes)
+    _keep_division(found, folder / "division.parquet")
+    assert scores.saved is not None
+    save_model(
+        folder,
+        trained,
+        prior=scores.prior.tolist(),
+        beta=scores.beta,
+        saved=scores.saved,
+        corrupted=verdicts.corrupted,
+        chances=verdicts.corruption_probability,
+        recipe=recipe,
+        classes=classes,
+    )
     _warn_of_lost_classes(summary, watcher)
     return report.read_report(folder)
 
@@ -273,6 +286,15 @@ def _show(made: report.Report, index: Index, watcher: Watcher, stop: Stop) -> No
         handover.review(made, index, out, limit=ReviewSettings.limit, watcher=watcher, pause=pause_of(stop))
     except (OutputError, OSError, Stopped) as error:
         watcher.warn(f"The run is complete, but has no review page ({error}): `noisesieve review` makes one.")
+
+
+def _keep_division(found: report.Findings, path: Path) -> None:
+    """The division that `retrain` takes over, by row of the report; only the paper's recipe has one of its own."""
+    path.unlink(missing_ok=True)  # an older run's
+    if found.scores.division is not None:
+        clean = np.zeros(len(found.index), dtype=np.bool_)
+        clean[found.rows] = found.scores.division
+        report.write_table(pa.table({"clean": clean}), path)
 
 
 def _keeps_probabilities(wish: str, scores: Scores) -> bool:

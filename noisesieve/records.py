@@ -107,6 +107,7 @@ class Scores:
     facts: dict[str, Any]  # what the run decided for itself: flips, length of the warm-up
     torn: Bools | None = None  # (N,) two opinions name different classes beside the given one; None: only one was asked
     saved: Floats | None = None  # (N, 2) by the saved weights alone: the given label's probability, is it flagged
+    division: Bools | None = None  # (N,) clean by the epoch that consistency training starts from; None: by the verdict
     out_of_fold: bool = False  # every row was scored by heads that never saw its label
     course: npt.NDArray[np.float32] | None = None  # (E, N) margins at the last E scorings, the last epoch's last
 

@@ -65,7 +65,10 @@ def _checked(settings: ScanSettings) -> ScanSettings:
     ):
         if number is not None and not (isinstance(number, int | float) and low < number <= high):
             raise UsageError(f"{option} {number}: must be a number above {max(low, 0.0):g}, at most {high:g}.")
+    if wishes.mixup is not None and not (isinstance(wishes.mixup, int | float) and 0 <= wishes.mixup <= 100):
+        raise UsageError(f"--mixup {wishes.mixup}: must be a number from 0 (no mixing) to 100.")
     for option, count, least, most in (
+        ("--epoch-steps", wishes.epoch_steps, 1, 10**9),
         ("--image-size", wishes.image_size, 16, 1024),
         ("--epochs", wishes.epochs, 2, 10**6),
         ("--warmup-epochs", wishes.warmup_epochs, 0, 10**6),
@@ -84,6 +87,8 @@ def _checked(settings: ScanSettings) -> ScanSettings:
         raise UsageError(
             "--freeze with --weights none: there is nothing to freeze.", "Choose lite0, imagenet or a file."
         )
+    if wishes.freeze and (wishes.mixup or wishes.balanced or wishes.epoch_steps):
+        raise UsageError("--freeze: has no --mixup, --balanced or --epoch-steps.", "Leave them out.")
     if wishes.freeze and (wishes.score_pass != "eval" or wishes.settle_epochs is not None):
         raise UsageError("--freeze: has neither --score-pass nor --settle-epochs.", "Leave them out.")
     if not (isinstance(wishes.seed, int) and 0 <= wishes.seed < 2**63):

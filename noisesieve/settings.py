@@ -16,6 +16,9 @@ PROBABILITIES = ("auto", "all", "none")
 WAIVERS = ".noisesieve-waivers.csv"  # in the working folder, to be committed
 ONLY = ("corrupted", "clean", "all")
 FILES = ("link", "copy")
+TARGETS = ("current", "epoch-start", "ema")
+STARTS = ("scratch", "run")
+BASELINES = ("ce",)
 NOISES = ("symmetric", "asymmetric", "instance")
 
 
@@ -76,6 +79,9 @@ class Wishes:
     batch_size: int | None = None
     lr: float | None = None
     flip: bool | None = None
+    mixup: float | None = None
+    balanced: bool | None = None
+    epoch_steps: int | None = None
     loop_eps: float | None = None
     sieve_eps: float | None = None
     score_pass: str = "eval"
@@ -112,6 +118,10 @@ class Recipe:
     adaptive_warmup: bool = False
     watch_every: int = 1  # epochs between two looks at the held-out rows: small datasets learn little in one
     flip: bool | None = None  # None: tried on held-out rows during the warm-up
+    mixup: float = 0.0  # of the Beta distribution that mixes pairs of kept rows; 0: no mixing
+    balanced: bool = False  # batches draw classes evenly, and the prior is even
+    epoch_steps: int | None = None  # batches an epoch; None: as many as the rows make
+    divide_at: int | None = None  # the epoch whose division consistency training takes over; None: the verdict's
     ema_epochs: float = 0.5  # horizon of the weight average that scores; 0: the weights themselves
     average_epochs: int = 5  # the verdict's probabilities are the mean over this many last epochs
     settle_epochs: int = 0  # between warm-up and ramp: plain CE to the end of a cosine, for a second opinion
@@ -177,6 +187,63 @@ class BenchSettings:
     methods: tuple[str, ...] = ()  # empty: all
     truth: Path | None = None
     truth_column: str | None = None
+
+
+@dataclass(frozen=True)
+class RetrainWishes:
+    """What the user asked of consistency training; None leaves the choice to the run and the sizes of its sets."""
+
+    weight: float | None = None
+    ratio: float | None = None
+    target: str = "current"
+    start: str | None = None
+    epochs: int | None = None
+    warmup_epochs: float | None = None
+    batch_size: int | None = None
+    lr: float | None = None
+    clip_norm: float = 5.0
+    relabel: float | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for option, value, allowed in (("--target", self.target, TARGETS), ("--start", self.start, (None, *STARTS))):
+            if value not in allowed:
+                raise UsageError(f"{option} {value}: unknown.", f"Choose {', '.join(filter(None, allowed))}.")
+        for option, number, least in (
+            ("--weight", self.weight, 0.0),
+            ("--ratio", self.ratio, 0.0),
+            ("--lr", self.lr, 1e-12),
+            ("--warmup-epochs", self.warmup_epochs, 0.0),
+            ("--clip-norm", self.clip_norm, 1e-12),
+            ("--epochs", self.epochs, 1.0),
+            ("--batch-size", self.batch_size, 2.0),
+        ):
+            if number is not None and not least <= number < float("inf"):
+                raise UsageError(f"{option} {number:g}: must be at least {least:g}.")
+        _refuse_no_share("--relabel", self.relabel)
+
+
+@dataclass(frozen=True)
+class RetrainSettings:
+    """One `noisesieve retrain`."""
+
+    run: Path
+    output: Path | None = None
+    test: SourceSettings | None = None
+    baseline: str | None = None
+    decisions: tuple[Path, ...] = ()
+    wishes: RetrainWishes = field(default_factory=RetrainWishes)
+    device: str = "auto"
+    pixels: PixelSettings = field(default_factory=PixelSettings)
+    data: Path | None = None
+    root: Path | None = None
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if self.baseline not in (None, *BASELINES):
+            raise UsageError(f"--baseline {self.baseline}: unknown.", f"Choose {', '.join(BASELINES)}.")
+        if self.baseline is not None and self.test is None:
+            raise UsageError("--baseline: needs right labels to compare on.", "Name them with --test.")
 
 
 @dataclass(frozen=True)

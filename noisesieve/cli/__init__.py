@@ -23,6 +23,7 @@ from noisesieve.cli import (
     explain,
     export,
     inject,
+    retrain,
     review,
     scan,
     waive,
@@ -66,6 +67,7 @@ app.command("waive", no_args_is_help=True)(waive.waive)
 app.command("diff", no_args_is_help=True)(diff.diff)
 app.command("doctor", no_args_is_help=True)(doctor.doctor)
 app.command("cache")(cache.cache)
+app.command("retrain", no_args_is_help=True)(retrain.retrain)
 app.command("inject", no_args_is_help=True)(inject.inject)
 app.command("evaluate", no_args_is_help=True)(evaluate.evaluate)
 app.command("bench", no_args_is_help=True)(bench.bench)

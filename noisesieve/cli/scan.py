@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,10 +13,10 @@ from noisesieve.cli.stop import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
 from noisesieve.errors import InputError, Stopped
 from noisesieve.request import scan_settings
-from noisesieve.settings import PixelSettings, ScanSettings
+from noisesieve.settings import PixelSettings, RetrainSettings, RetrainWishes, ScanSettings
 from noisesieve.watch import Watcher
 
-_NOT_SETTINGS = ("data", "as_json", "quiet", "debug", "dry_run", "strict", "max_time", "cache_budget")
+_NOT_SETTINGS = ("data", "as_json", "quiet", "debug", "dry_run", "strict", "max_time", "cache_budget", "retrain")
 
 
 def scan(
@@ -45,6 +46,9 @@ def scan(
     batch_size: o.BatchSize = None,
     lr: o.LearningRate = None,
     flip: o.Flip = None,
+    mixup: o.Mixup = None,
+    balanced: o.Balanced = None,
+    epoch_steps: o.EpochSteps = None,
     loop_eps: o.LoopEps = None,
     sieve_eps: o.SieveEps = None,
     score_pass: o.ScorePass = "eval",
@@ -58,6 +62,7 @@ def scan(
     probabilities: o.Probabilities = "auto",
     review: o.Review = True,
     waivers: o.Waivers = ScanSettings.waivers,
+    retrain: o.Retrain = False,
     max_time: o.MaxTime = None,
     dry_run: o.DryRun = False,
     force: o.Force = False,
@@ -80,7 +85,14 @@ def scan(
         _dry_run(settings, watcher, as_json=as_json)
     else:
         with StopRequest(seconds) as asked:
-            summary = _scan(settings, watcher, asked, as_json=as_json, quiet=quiet)
+            folder, summary = _scan(settings, watcher, asked, as_json=as_json and not retrain, quiet=quiet)
+            if retrain:
+                from noisesieve.cli.retrain import run_retraining
+
+                again = RetrainSettings(
+                    folder, wishes=RetrainWishes(seed=seed), device=device, pixels=settings.pixels, force=force
+                )
+                run_retraining(again, watcher, asked, as_json=as_json, quiet=quiet)
         if strict and summary.get("unreadable"):
             raise InputError(
                 f"Not every image can be read: {summary['unreadable']} cannot (--strict).", "The report names them."
@@ -89,15 +101,15 @@ def scan(
 
 def _scan(
     settings: ScanSettings, watcher: Watcher, asked: StopRequest, *, as_json: bool, quiet: bool
-) -> dict[str, Any]:
-    """Scan and print; the summary, or nothing on a rank that only helps."""
+) -> tuple[Path, dict[str, Any]]:
+    """Scan and print; folder and summary, or nothing on a rank that only helps."""
     from noisesieve.pipeline import scan as run
 
     try:
         report = run(settings, watcher=watcher, stop=asked)
     except Stopped as stopped:
         if stopped.exit_code == 0:  # a rank that only helped: rank 0 speaks
-            return {}
+            return Path(), {}
         raise
     finally:
         watcher.finish()
@@ -112,7 +124,7 @@ def _scan(
 
             known = "true_label" in report.table.column_names
             print_summary(console(stderr=False), summary, folder, truth=known)
-    return summary
+    return folder, summary
 
 
 def _dry_run(settings: ScanSettings, watcher: Watcher, *, as_json: bool) -> None:

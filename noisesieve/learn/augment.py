@@ -26,6 +26,17 @@ def random_flip(images: Tensor, generator: torch.Generator) -> Tensor:
     return torch.where(chosen[:, None, None, None], images.flip(3), images)
 
 
+def mix(images: Tensor, dice: torch.Generator, alpha: float) -> tuple[Tensor, Tensor, float]:
+    """Every picture with a partner's laid over it: the mixture, each one's partner, and the share of its own.
+
+    One share a batch, from Beta(alpha, alpha), the picture's own at least half.
+    """
+    a, b = torch._standard_gamma(torch.tensor([alpha, alpha], dtype=torch.float64), generator=dice).tolist()
+    share = max(a, b) / (a + b) if a + b > 0 else 1.0
+    partner = torch.randperm(len(images), generator=dice)
+    return share * images + (1 - share) * images[partner.to(images.device)], partner, share
+
+
 def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """uint8 (B, C, H, W) → float32 with the dataset's mean and deviation a channel."""
     return (images.float() - mean[:, None, None]) / std[:, None, None]

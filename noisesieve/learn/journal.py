@@ -48,12 +48,12 @@ class Journal:
         state.history = [*state.history, row]
         self._seconds = {"train": 0.0, "score": 0.0}
 
-    def show(self, state: State, timeline: Timeline, images: int) -> None:
+    def show(self, state: State, timeline: Timeline, images: int, epoch_images: int) -> None:
         """Tell the watcher where training stands, `images` later than before."""
         rows, kept = len(state.keep), int(state.keep.sum())
         self._watcher.advance(
             images,
-            total=timeline.epochs * rows,
+            total=timeline.epochs * epoch_images,
             phase=timeline.phase(state.epoch),
             epoch=state.epoch,
             epochs=timeline.epochs,

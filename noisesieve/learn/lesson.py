@@ -25,8 +25,10 @@ class Lesson:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def prior(self) -> Tensor:
-        """The frequency of each given label over the whole noisy dataset, (K,) float64."""
+    def prior(self, *, balanced: bool = False) -> Tensor:
+        """The frequency of each given label over the whole noisy dataset, or an even sampler's, (K,) float64."""
+        if balanced:
+            return torch.full((self.classes,), 1 / self.classes, dtype=torch.float64)
         return torch.bincount(self.labels, minlength=self.classes).double() / len(self.labels)
 
 
@@ -35,6 +37,20 @@ def generator(seed: int, *place: int) -> torch.Generator:
     for number in place:
         seed = (seed * 6364136223846793005 + number * 1442695040888963407 + 1) % 2**63
     return torch.Generator().manual_seed(seed)
+
+
+def balanced_batches(
+    labels: Tensor, without: Tensor, *, size: int, steps: int, generator: torch.Generator
+) -> list[Tensor]:
+    """Batches whose labels are drawn evenly over the classes, then a row of each, with replacement."""
+    rows = torch.arange(len(labels))
+    rows = rows[~torch.isin(rows, without)]
+    rows = rows[labels[rows].argsort(stable=True)]  # by class
+    present, counts = labels[rows].unique_consecutive(return_counts=True)
+    starts = counts.cumsum(0) - counts
+    drawn = torch.randint(0, len(present), (steps, size), generator=generator)
+    place = (torch.rand((steps, size), generator=generator, dtype=torch.float64) * counts[drawn]).long()
+    return list(rows[starts[drawn] + place].unbind(0))
 
 
 def shuffled_batches(rows: int, without: Tensor, *, size: int, generator: torch.Generator) -> list[Tensor]:

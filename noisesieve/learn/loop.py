@@ -15,11 +15,11 @@ from torch import Tensor
 
 from noisesieve.errors import Stopped, TrainingError
 from noisesieve.learn import opinion, warmup
-from noisesieve.learn.augment import augment
+from noisesieve.learn.augment import augment, mix
 from noisesieve.learn.checkpoint import Keeper
 from noisesieve.learn.feed import Feed, make_deterministic
 from noisesieve.learn.journal import Journal
-from noisesieve.learn.lesson import Lesson, generator, shuffled_batches
+from noisesieve.learn.lesson import Lesson, balanced_batches, generator, shuffled_batches
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.pretrained import statistics_of
 from noisesieve.learn.schedule import Timeline
@@ -55,7 +55,7 @@ class Loop:
         self.aside, self.observe = lesson.aside, observe
         self.feed = Feed(lesson.pixels, world.device, statistics=statistics_of(recipe.weights, recipe.backbone))
         self.scorer = Scorer(self.feed, world, lesson.classes, self.pause)
-        self.prior = lesson.prior()
+        self.prior = lesson.prior(balanced=recipe.balanced)
         self.device_prior = self.prior.float().to(world.device)  # Metal has no float64
         self.held_out = self.labels.new_zeros(0)
         if recipe.adaptive_warmup or recipe.flip is None:
@@ -75,14 +75,19 @@ class Loop:
         known = self.state.warmup
         return Timeline(self.recipe, self.recipe.warmup_epochs if known is None else known)
 
+    @property
+    def images(self) -> int:
+        """That an epoch sees, about."""
+        return self.recipe.epoch_steps * self.recipe.batch_size if self.recipe.epoch_steps else self.rows
+
     def run(self) -> tuple[State, Scores]:
         """Train, score and sieve until the last epoch; from the last checkpoint where there is one."""
         state = self.state
         if self.checkpoints is not None and (found := self.checkpoints.latest()) is not None:
             state.restore(*found)
             self.watcher.note(f"Resuming in epoch {state.epoch}, step {state.step}.")
-        self.watcher.stage("training", self.timeline.epochs * self.rows)
-        self.watcher.advance((state.epoch - 1) * self.rows)
+        self.watcher.stage("training", self.timeline.epochs * self.images)
+        self.watcher.advance((state.epoch - 1) * self.images)
         while state.epoch <= self.timeline.epochs:
             if self.timeline.phase(state.epoch) == "settle" and not state.parked:
                 state.park()
@@ -122,6 +127,7 @@ class Loop:
             torn=None if torn is None else torn.numpy(),
             course=None if state.course is None else state.course.numpy(),
             saved=None if state.alone is None else state.alone.numpy(),
+            division=None if state.division is None else state.division.numpy(),
         )
 
     # Training: one epoch over the rows that passed the sieve.
@@ -136,7 +142,7 @@ class Loop:
         for images, (kept, mine) in zip(self.feed.batches([mine for _, mine in todo]), todo, strict=True):
             stopping, saving = self.train_step(images, mine, kept, len(batches))
             state.step += 1
-            self.journal.show(state, self.timeline, len(batches[state.step - 1]))
+            self.journal.show(state, self.timeline, len(batches[state.step - 1]), self.images)
             if stopping:
                 self.halt()
             if saving:
@@ -150,9 +156,12 @@ class Loop:
         """This epoch's rows in batches; the warm-up leaves the held-out part aside."""
         epoch = self.state.epoch
         aside = torch.cat((self.aside, self.held_out)) if self.timeline.phase(epoch) == "warm-up" else self.aside
-        return shuffled_batches(
-            self.rows, aside, size=self.recipe.batch_size, generator=generator(self.recipe.seed, epoch, 0)
-        )
+        size, dice = self.recipe.batch_size, generator(self.recipe.seed, epoch, 0)
+        steps = self.recipe.epoch_steps
+        if self.recipe.balanced:
+            steps = steps or max(1, (self.rows - len(aside)) // size)
+            return balanced_batches(self.labels, aside, size=size, steps=steps, generator=dice)
+        return shuffled_batches(self.rows, aside, size=size, generator=dice)[:steps]
 
     def batch_rows(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """The rows of a batch that take part, over all ranks and on this one."""
@@ -171,11 +180,19 @@ class Loop:
         for group in state.optimizer.param_groups:
             group["lr"] = group["share"] * self.timeline.learning_rate(state.epoch, state.step / steps)
         dice = generator(recipe.seed, state.epoch, state.step + 1, world.rank)
+        views = self.feed.normalize(augment(images, dice, flip=bool(state.flip)))
+        partner, share = torch.arange(len(mine)), 1.0
+        if recipe.mixup:  # `mine` holds kept rows only: a dropped one takes no part in a mix
+            views, partner, share = mix(views, dice, recipe.mixup)
         with state.precision.autocast():
-            logits = state.model(self.feed.normalize(augment(images, dice, flip=bool(state.flip))))
-        labels = self.labels[mine].to(world.device)
+            logits = state.model(views)
         weight = state.keep[mine].float() / count * (world.rank < len(kept))
-        loss = (training_loss(logits, labels, self.device_prior, beta) * weight.to(world.device)).sum()
+        each = share * training_loss(logits, self.labels[mine].to(world.device), self.device_prior, beta)
+        if share < 1:
+            each = each + (1 - share) * training_loss(
+                logits, self.labels[mine[partner]].to(world.device), self.device_prior, beta
+            )
+        loss = (each * weight.to(world.device)).sum()
         scaler, parameters = state.precision.scaler, list(state.model.parameters())
         state.optimizer.zero_grad()
         scaler.scale(loss).backward()
@@ -244,6 +261,8 @@ class Loop:
         if margins is not None:
             state.pending = margins < 0
             state.note_margins(margins)
+        if state.epoch == self.recipe.divide_at and state.pending is not None:
+            state.division = state.pending | self.trusted
         flagged = 0 if state.pending is None else int((~state.pending).sum())
         if state.pending is not None and not last:
             self.sieve(state.pending)

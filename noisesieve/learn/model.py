@@ -21,7 +21,7 @@ from noisesieve.learn.heads import Head
 from noisesieve.learn.pretrained import Statistics, adopt, weights_file
 from noisesieve.learn.score import mean_probabilities, score_batch
 from noisesieve.learn.state import State
-from noisesieve.records import Scores, Verdicts
+from noisesieve.records import Bools, Floats
 from noisesieve.settings import Recipe
 from noisesieve.sieve.calibrate import knots
 
@@ -50,9 +50,21 @@ class Trained:
 
 
 def save_model(
-    folder: Path, trained: Trained, scores: Scores, verdicts: Verdicts, recipe: Recipe, classes: list[str]
+    folder: Path,
+    trained: Trained,
+    *,
+    prior: list[float],
+    beta: float,
+    saved: Floats,
+    corrupted: Bools,
+    chances: Floats,
+    recipe: Recipe,
+    classes: list[str],
 ) -> None:
-    """Write both files into a run folder."""
+    """Write both files into a run folder.
+
+    By row of the training data: `saved` what these weights alone say, `corrupted` and `chances` what was decided.
+    """
     with replacing(folder / "model.safetensors") as file:
         file.write(save(trained.tensors))
     document = {
@@ -65,26 +77,23 @@ def save_model(
         "mean": trained.statistics[0],
         "std": trained.statistics[1],
         "flip": trained.flip,
-        "prior": scores.prior.tolist(),
-        "beta": scores.beta,
+        "prior": prior,
+        "beta": beta,
         "sieve_eps": recipe.sieve_eps,
-        **_habits(scores, verdicts),
+        **_habits(saved, corrupted, chances),
         "sha256": sha256_of(folder / "model.safetensors"),
     }
     write_json(folder / "model.json", document)
 
 
-def _habits(scores: Scores, verdicts: Verdicts) -> dict[str, Any]:
+def _habits(saved: Floats, corrupted: Bools, chances: Floats) -> dict[str, Any]:
     """How the saved weights, which are not the whole verdict, judge the rows they were trained on.
 
     `base_rate`: how many of the rows that the scan kept they would flag. `calibration`: P(label wrong) as a broken
     line over their ln f[y].
     """
-    assert scores.saved is not None
-    probs, flagged = scores.saved[:, 0], scores.saved[:, 1] > 0
-    kept = ~verdicts.corrupted
-    chances = torch.from_numpy(verdicts.corruption_probability)
-    places, values = knots(torch.from_numpy(probs), chances, torch.from_numpy(verdicts.corrupted))
+    probs, flagged, kept = saved[:, 0], saved[:, 1] > 0, ~corrupted
+    places, values = knots(torch.from_numpy(probs.copy()), torch.from_numpy(chances), torch.from_numpy(corrupted))
     return {
         "base_rate": {"flagged": int(flagged[kept].sum()), "of": int(kept.sum())},
         "calibration": {"log_probability": places, "chance": values},

@@ -44,7 +44,8 @@ def start(wishes: Wishes, *, longest_sides: Ints, device: str) -> tuple[str, boo
     """
     if wishes.weights is None and wishes.freeze is None:
         plain = wishes.preset == "auto" and wishes.backbone is None
-        plain = plain and wishes.score_pass == "eval" and wishes.settle_epochs is None  # choices of a full training
+        full = (wishes.settle_epochs, wishes.mixup, wishes.balanced, wishes.epoch_steps)  # choices of a full training
+        plain = plain and wishes.score_pass == "eval" and all(choice is None for choice in full)
         photos = len(longest_sides) > 0 and float(np.median(longest_sides)) >= PHOTO
         return (LITE, True) if plain and photos and device == "cpu" and lite_installed() else (NONE, False)
     return wishes.weights or (LITE if wishes.freeze else NONE), bool(wishes.freeze)
@@ -148,6 +149,7 @@ def _cifar(rows: int, classes: int, natural: int, device: str) -> Recipe:
         lr_steps=(50,),
         nesterov=False,
         flip=True,
+        divide_at=40,
         ema_epochs=0,
         average_epochs=1,
         loop_eps=1e-8,
@@ -156,7 +158,7 @@ def _cifar(rows: int, classes: int, natural: int, device: str) -> Recipe:
 
 
 def _clothing1m(rows: int, classes: int, natural: int, device: str) -> Recipe:
-    """The paper's schedule for Clothing1M. Sieve start, momentum and weight decay are ours: the paper has none."""
+    """The paper's recipe for Clothing1M. Sieve start, momentum, weight decay and the mixup's alpha are ours."""
     return Recipe(
         backbone="resnet50",
         image_size=224,
@@ -172,6 +174,9 @@ def _clothing1m(rows: int, classes: int, natural: int, device: str) -> Recipe:
         nesterov=False,
         weight_decay=1e-3,
         flip=True,
+        mixup=4.0,
+        balanced=True,
+        epoch_steps=1000,
         ema_epochs=0,
         average_epochs=1,
         loop_eps=1e-8,
@@ -211,6 +216,7 @@ def _with_wishes(recipe: Recipe, wishes: Wishes) -> Recipe:
             "ramp_epochs": ramp,
             "sieve_start": max(1, start),
             "adaptive_eps": recipe.adaptive_eps and wishes.loop_eps is None,
+            "divide_at": None if recipe.divide_at is None else max(start - 1, round(recipe.divide_at * scale)),
             "lr_steps": tuple(round(step * scale) for step in recipe.lr_steps),
             "adaptive_warmup": recipe.adaptive_warmup and wishes.warmup_epochs is None and wishes.sieve_start is None,
         }
@@ -219,7 +225,21 @@ def _with_wishes(recipe: Recipe, wishes: Wishes) -> Recipe:
     return made
 
 
-_PLAIN = ("backbone", "image_size", "beta", "batch_size", "lr", "flip", "loop_eps", "sieve_eps", "score_pass", "seed")
+_PLAIN = (
+    "backbone",
+    "image_size",
+    "beta",
+    "batch_size",
+    "lr",
+    "flip",
+    "mixup",
+    "balanced",
+    "epoch_steps",
+    "loop_eps",
+    "sieve_eps",
+    "score_pass",
+    "seed",
+)
 
 
 def _check(recipe: Recipe) -> None:
@@ -235,6 +255,8 @@ def _check(recipe: Recipe) -> None:
             f"--settle-epochs {recipe.settle_epochs}: the sieve starts before they are over.",
             "Lower it, or raise --sieve-start.",
         )
+    if recipe.mixup and recipe.score_pass == "train":
+        raise UsageError("--mixup with --score-pass train: mixed pictures cannot be scored.", "Leave one of them out.")
     if recipe.beta > 1 and recipe.warmup_epochs == 0:
         raise UsageError(
             "--warmup-epochs 0 with beta above 1 locks the first guesses in.", "Give at least one epoch of warm-up."
@@ -248,6 +270,9 @@ def describe(recipe: Recipe, world: World) -> str:
     ranks = f", {world.size} processes" if world.size > 1 else ""
     upto_eps = f"at most {recipe.loop_eps:g}" if recipe.adaptive_eps else f"{recipe.loop_eps:g}"
     settle = f"settle {recipe.settle_epochs}, " if recipe.settle_epochs else ""
+    extras = f", mixup {recipe.mixup:g}" if recipe.mixup else ""
+    extras += ", balanced" if recipe.balanced else ""
+    extras += f", {recipe.epoch_steps:,} batches an epoch" if recipe.epoch_steps else ""
     origin = "" if recipe.weights == NONE or recipe.weights == recipe.backbone else f" ({recipe.weights})"
     heads = f"{recipe.folds * recipe.head_seeds} heads on frozen " if recipe.frozen else ""
     return (
@@ -255,5 +280,5 @@ def describe(recipe: Recipe, world: World) -> str:
         f"{upto}{recipe.epochs} epochs (warm-up {upto}{recipe.warmup_epochs}, "
         f"{settle}ramp {recipe.ramp_epochs}, sieve from {recipe.sieve_start}), "
         f"batch {recipe.batch_size}, lr {recipe.lr:g}, beta {recipe.beta:g}, "
-        f"eps {upto_eps} / {recipe.sieve_eps:g}, {flips}"
+        f"eps {upto_eps} / {recipe.sieve_eps:g}, {flips}{extras}"
     )

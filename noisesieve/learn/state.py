@@ -35,6 +35,7 @@ class State:
     opinion: Tensor | None = None  # (N, K) float64: sum of what plain cross-entropy said
     opinion_count: int = 0
     alone: Tensor | None = None  # (N, 2) float64: what the last weights say of each given label, for the model's card
+    division: Tensor | None = None  # (N,) bool: v after the epoch that consistency training starts from
     course: Tensor | None = None  # (E, N) float32: every row's margin at each scoring
     parked: dict[str, Tensor] = field(default_factory=dict)  # where the ramp begins, while plain CE settles
     epoch: int = 1
@@ -47,7 +48,7 @@ class State:
     epoch_facts: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
-    _OPTIONAL = ("pending", "prob_sum", "opinion", "alone", "course")
+    _OPTIONAL = ("pending", "prob_sum", "opinion", "alone", "division", "course")
     _FACTS = (
         "prob_count",
         "opinion_count",

@@ -25,8 +25,10 @@ FILES = (
     "summary.json",
     "history.parquet",
     "course.parquet",
+    "division.parquet",
     "model.safetensors",
     "model.json",
+    "retrain.json",
 )
 SHOWN = 5  # differences that are named
 

@@ -1,0 +1,157 @@
+"""`noisesieve retrain`: a model from what the sieve let pass."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from noisesieve.cli import options as o
+from noisesieve.cli.stop import StopRequest
+from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.errors import Stopped
+from noisesieve.request import scan_settings
+from noisesieve.settings import RetrainSettings, RetrainWishes, SourceSettings
+from noisesieve.watch import Watcher
+
+Out = Annotated[Path | None, o.option("Folder for the new model; else RUN-retrained.", "--output", "-o")]
+Test = Annotated[Path | None, o.option("A dataset with right labels, never learnt from: accuracy of every epoch.")]
+TestLabel = Annotated[str, typer.Option(help="Column with the test set's labels.")]
+TestRoot = Annotated[Path | None, o.option("Folder that the test table's paths start from.")]
+TestSplit = Annotated[str | None, o.option("Take one split of the test set only, such as test.")]
+Baseline = Annotated[str | None, o.option("ce: plain cross-entropy on all rows beside it, for as many pictures.")]
+Decisions = Annotated[list[Path] | None, o.option("Decisions as `apply` reads them: their labels count as clean.")]
+Relabel = Annotated[float | None, o.option("Learn suggested labels of at least this probability, instead of dropping.")]
+Weight = Annotated[float | None, o.option("Of the consistency; else corrupted rows by clean ones, at most 1.")]
+Ratio = Annotated[float | None, o.option("Unlabelled images a labelled one; else the same.")]
+Target = Annotated[str, typer.Option(help="Whose view is the target: current, epoch-start (the paper's) or ema.")]
+Start = Annotated[str | None, o.option("scratch, or run: the scan's weights; else run for pretrained networks.")]
+Warmup = Annotated[float | None, o.option("Epochs over which the rate rises; else a tenth, at most 5.")]
+Clip = Annotated[float, typer.Option(help="Gradients are clipped to this norm.")]
+
+
+def retrain(
+    run: o.Run,
+    output: Out = None,
+    test: Test = None,
+    test_label_column: TestLabel = "label",
+    test_root: TestRoot = None,
+    test_split: TestSplit = None,
+    baseline: Baseline = None,
+    decisions: Decisions = None,
+    relabel: Relabel = None,
+    weight: Weight = None,
+    ratio: Ratio = None,
+    target: Target = "current",
+    start: Start = None,
+    epochs: o.Epochs = None,
+    warmup_epochs: Warmup = None,
+    batch_size: o.BatchSize = None,
+    lr: o.LearningRate = None,
+    clip_norm: Clip = 5.0,
+    seed: o.Seed = 0,
+    device: o.Device = "auto",
+    data: o.MovedData = None,
+    root: o.MovedRoot = None,
+    workers: o.Workers = None,
+    cache_dir: o.CacheDir = None,
+    cache: o.UseCache = True,
+    max_time: o.MaxTime = None,
+    force: o.Force = False,
+    as_json: o.Json = False,
+    quiet: o.Quiet = False,
+    debug: o.Debug = False,
+) -> None:
+    """Train a model on a run's clean rows, corrupted ones teaching consistency only (CORES²*).
+
+    Example: noisesieve retrain my-run --test ./test --baseline ce
+    """
+    settings = RetrainSettings(
+        run=run,
+        output=output,
+        test=None if test is None else test_source(test, test_label_column, test_root, test_split),
+        baseline=baseline,
+        decisions=tuple(decisions or ()),
+        wishes=RetrainWishes(
+            weight=weight,
+            ratio=ratio,
+            target=target,
+            start=start,
+            epochs=epochs,
+            warmup_epochs=warmup_epochs,
+            batch_size=batch_size,
+            lr=lr,
+            clip_norm=clip_norm,
+            relabel=relabel,
+            seed=seed,
+        ),
+        device=device,
+        pixels=scan_settings(run, workers=workers, cache_dir=cache_dir, cache=cache).pixels,
+        data=data,
+        root=root,
+        force=force,
+    )
+    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
+    with StopRequest(o.seconds(max_time)) as asked:
+        run_retraining(settings, watcher, asked, as_json=as_json, quiet=quiet)
+
+
+def test_source(path: Path, label_column: str, root: Path | None, split: str | None) -> SourceSettings:
+    """Where right labels lie."""
+    return SourceSettings(path, root=root, label_column=label_column, split=split)
+
+
+test_source.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's
+
+
+def run_retraining(
+    settings: RetrainSettings, watcher: Watcher, asked: StopRequest, *, as_json: bool, quiet: bool
+) -> None:
+    """Retrain and print; nothing on a rank that only helps."""
+    from noisesieve.retraining import retrain as work
+
+    try:
+        found = work(settings, watcher=watcher, stop=asked)
+    except Stopped as stopped:
+        if stopped.exit_code == 0:
+            return
+        raise
+    finally:
+        watcher.finish()
+    with results():
+        if as_json:
+            print(json.dumps(found))
+        elif quiet:
+            print(found["output"])
+        else:
+            _show(found)
+
+
+def _show(found: dict[str, Any]) -> None:
+    from noisesieve.cli.summary import plain_table, plain_text
+
+    out, rows, scored = console(stderr=False), found["rows"], found["accuracy"]
+    head = f"Learnt from {rows['clean']:,} labels and {rows['corrupted']:,} pictures without"
+    parts = [f"{rows[name]:,} {name}" for name in ("waived", "decided", "relabelled") if rows[name]]
+    parts += [f"{rows['left_out']:,} left out"] if rows["left_out"] else []
+    out.print(plain_text(head + (f" ({', '.join(parts)})" if parts else ""), "bold"))
+    if scored is not None:
+        kinds = [name for name in ("before", "baseline", "after") if name in scored]
+        words = {"before": "sieve's model", "baseline": "plain CE", "after": "retrained"}
+        table = plain_table()
+        table.add_column(f"accuracy on {scored['test_rows']:,} test images")
+        for name in kinds:
+            table.add_column(words[name], justify="right")
+        table.add_row("last epoch", *(f"{scored[name]:.3f}" for name in kinds))
+        best = {"baseline": scored["baseline_best"], "after": max(scored["after_epochs"])}
+        table.add_row("best epoch", *(f"{best[name]:.3f}" if name in best else "" for name in kinds))
+        for row in scored["classes"]:
+            table.add_row(plain_text(f"  {row['label']}"), *(f"{row[name]:.3f}" for name in kinds))
+        out.print(table)
+    folder = Path(found["output"])
+    names = ", ".join(sorted(file.name for file in folder.iterdir() if file.is_file() and file.name[0] != "."))
+    out.print(plain_text(f"Written to {folder}: {names}"), soft_wrap=True)
+    out.print(plain_text("Hold new batches against it:"))
+    out.print(plain_text(f"  noisesieve check ./batch --model {folder}"), soft_wrap=True)

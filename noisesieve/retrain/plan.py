@@ -1,0 +1,103 @@
+"""What a retraining does, from the run, the sizes of its two sets and the wishes. Never from a known noise rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from noisesieve.retrain.strong import policy_for
+from noisesieve.settings import Recipe, RetrainWishes
+
+EPOCHS, FINE_EPOCHS = 30, 10  # from small networks' weights or none, and of a pretrained backbone
+LEAST_STEPS = 1500  # few rows get more epochs
+FINE_LR = 0.01
+
+
+@dataclass(frozen=True)
+class RetrainRecipe:
+    """A retraining, fully decided."""
+
+    network: Recipe  # backbone, sizes, rates, seed; what it says of the sieve is not used
+    epochs: int
+    warmup_epochs: float  # over which the rate rises
+    unlabelled_batch: int  # pictures of the corrupted set beside a batch of the clean one; 0: none
+    weight: float  # of the consistency
+    target: str  # current, epoch-start or ema
+    start: str  # scratch or run
+    policy: str
+
+    def passes(self, labelled: int, unlabelled: int) -> int:
+        """Pictures through the network, both views of an unlabelled one counted."""
+        return self.epochs * (labelled + (2 * unlabelled_an_epoch(self, labelled) if unlabelled else 0))
+
+
+def unlabelled_an_epoch(recipe: RetrainRecipe, labelled: int) -> int:
+    """Pictures of the corrupted set that an epoch sees."""
+    return max(1, labelled // recipe.network.batch_size) * recipe.unlabelled_batch
+
+
+def plan(
+    run: Recipe, wishes: RetrainWishes, *, preset: str, labelled: int, unlabelled: int, flip: bool
+) -> RetrainRecipe:
+    """Both the weight and the share of unlabelled pictures follow |H| / |L|, at most 1."""
+    share = min(1.0, unlabelled / labelled)
+    start = wishes.start or ("run" if run.frozen or run.weights != "none" else "scratch")
+    fine = run.weights != "none"
+    batch = wishes.batch_size or (320 if preset == "cifar" else 32 if fine else run.batch_size)
+    batch = min(batch, labelled)
+    epochs = wishes.epochs or (1600 if preset == "cifar" else FINE_EPOCHS if fine else EPOCHS)
+    if wishes.epochs is None and preset != "cifar" and not fine:
+        epochs = max(epochs, -(-LEAST_STEPS // max(1, labelled // batch)))
+    ratio = wishes.ratio if wishes.ratio is not None else share
+    network = replace(
+        run,
+        epochs=epochs,
+        warmup_epochs=0,
+        settle_epochs=0,
+        ramp_epochs=0,
+        sieve_start=1,
+        batch_size=batch,
+        lr=wishes.lr or (FINE_LR if fine else 0.03 if preset == "cifar" else run.lr),
+        clip_norm=wishes.clip_norm,
+        frozen=False,
+        flip=flip,
+        mixup=0.0,
+        balanced=False,
+        epoch_steps=None,
+        ema_epochs=run.ema_epochs or 0.5,
+        adaptive_warmup=False,
+        adaptive_eps=False,
+        body_lr=1.0,
+        seed=wishes.seed,
+        nesterov=True,
+        weight_decay=5e-4,
+    )
+    return RetrainRecipe(
+        network=network,
+        epochs=epochs,
+        warmup_epochs=wishes.warmup_epochs if wishes.warmup_epochs is not None else min(5.0, epochs / 10),
+        unlabelled_batch=round(batch * ratio) if unlabelled else 0,
+        weight=wishes.weight if wishes.weight is not None else share,
+        target=wishes.target,
+        start=start,
+        policy=policy_for(run.image_size),
+    )
+
+
+def baseline(recipe: RetrainRecipe, *, rows: int, passes: int) -> RetrainRecipe:
+    """Plain cross-entropy on all rows, from the same start, for as many pictures."""
+    epochs = max(1, -(-passes // rows))
+    return replace(
+        recipe, network=replace(recipe.network, epochs=epochs), epochs=epochs, unlabelled_batch=0, weight=0.0
+    )
+
+
+def to_document(recipe: RetrainRecipe) -> dict[str, Any]:
+    """As plain data, for the other ranks."""
+    return {**vars(recipe), "network": vars(recipe.network)}
+
+
+def from_document(document: dict[str, Any]) -> RetrainRecipe:
+    """The recipe that `to_document` described."""
+    network = {**document["network"], "lr_steps": tuple(document["network"]["lr_steps"])}
+    return RetrainRecipe(**{**document, "network": Recipe(**network)})
