@@ -24,7 +24,7 @@ from torch import Tensor
 
 from noisesieve import __version__, decisions, pixels, report, sources
 from noisesieve.dataset import report_unreadable
-from noisesieve.errors import InputError, StateError, Stopped, UsageError
+from noisesieve.errors import InputError, OutputError, StateError, Stopped, UsageError
 from noisesieve.files import digest, locked, replacing, sha256_of, write_json
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.feed import Feed
@@ -37,7 +37,7 @@ from noisesieve.retrain import plan as plans
 from noisesieve.retrain.loop import Exam, Material, Retraining, Taught, examine
 from noisesieve.retrain.picture import draw
 from noisesieve.retrain.plan import RetrainRecipe
-from noisesieve.settings import Recipe, RetrainSettings
+from noisesieve.settings import PixelSettings, Recipe, RetrainSettings
 from noisesieve.watch import Nobody, Stop, Watcher, pause_of
 
 DROPPED, LEARNT, SEEN = 0, 1, 2  # a row takes no part, its label counts, only its picture does
@@ -80,6 +80,8 @@ def _lead(settings: RetrainSettings, world: World, watcher: Watcher, stop: Stop)
     if not (roles.role == LEARNT).any():
         raise InputError(f"{run}: no row is clean.", "There is nothing to learn from.")
     folder = settings.output or run.with_name(f"{run.name}-retrained")
+    if folder.exists() and folder.samefile(run):
+        raise OutputError(f"{folder}: holds the run itself.", "Choose another folder with -o.")
     with locked(folder):
         place = report.RunFolder(folder)
         readable = pixels_of(made)
@@ -103,7 +105,17 @@ def _lead(settings: RetrainSettings, world: World, watcher: Watcher, stop: Stop)
             scratch=place.checkpoints / "pixels",
             pause=pause_of(stop),
         )
-        exam = None if exam_index is None else _exam(exam_index, model, settings, watcher, stop, place.checkpoints)
+        exam = None
+        if exam_index is not None:
+            exam = read_exam(
+                exam_index,
+                model.classes,
+                model.image_size,
+                settings.pixels,
+                watcher,
+                stop,
+                scratch=place.checkpoints / "test",
+            )
         labelled, unlabelled = (np.flatnonzero(roles.role[decoded.rows] == kind) for kind in (LEARNT, SEEN))
         ran = made.summary["training"]["recipe"]
         base = Recipe(**{**ran, "lr_steps": tuple(ran["lr_steps"])})
@@ -214,28 +226,30 @@ def _identity(settings: RetrainSettings, made: report.Report, roles: Roles, exam
     }
 
 
-def _exam(index: Index, model: Model, settings: RetrainSettings, watcher: Watcher, stop: Stop, scratch: Path) -> Exam:
-    """The test set at the model's size; rows of classes that the model does not know are left out, and said so."""
-    known = set(model.classes)
+def read_exam(
+    index: Index,
+    classes: list[str],
+    size: int,
+    settings: PixelSettings,
+    watcher: Watcher,
+    stop: Stop,
+    *,
+    scratch: Path,
+) -> Exam:
+    """A test set at the model's size; rows of classes that the model does not know are left out, and it is said."""
+    known = set(classes)
     part = index.take(np.array([i for i, label in enumerate(index.labels) if label in known], dtype=np.int64))
     if len(part) == 0:
         raise InputError(f"{index.root}: no label of the test set is a class of the model.", "Is its column right?")
     if len(part) < len(index):
         watcher.warn(f"{len(index) - len(part):,} test rows have labels that the model does not know: left out.")
-    looks = pixels.look(part, settings.pixels, watcher, pause=pause_of(stop))
-    decoded = pixels.decode(
-        part,
-        looks,
-        settings.pixels,
-        watcher,
-        size=model.image_size,
-        scratch=scratch / "test",
-        pause=pause_of(stop),
-    )
+    pause = pause_of(stop)
+    looks = pixels.look(part, settings, watcher, pause=pause)
+    decoded = pixels.decode(part, looks, settings, watcher, size=size, scratch=scratch, pause=pause)
     report_unreadable(part, decoded.looks, watcher)
     if len(decoded.rows) == 0:
         raise InputError(f"{index.root}: no image of the test set can be read.", "Is its root right?")
-    codes = report.class_codes([part.labels[row] for row in decoded.rows.tolist()], model.classes)
+    codes = report.class_codes([part.labels[row] for row in decoded.rows.tolist()], classes)
     return Exam(decoded.pixels, torch.from_numpy(codes))
 
 

@@ -86,13 +86,7 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
         "recipe": asdict(dataset.recipe),
         "warmup_epochs": contest.warmup,
         "flip": contest.flip,
-        "machine": {
-            "processor": _processor(),
-            "threads": torch.get_num_threads(),
-            "device": world.device.type,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "machine": machine_facts(world),
         "methods": found,
     }
 
@@ -137,6 +131,17 @@ def _figures(found: Finding, known: Bools, wrong: Bools) -> dict[str, Any]:
         "passes": found.passes,
         "ece": None if said is None else calibration(said, wrong).ece,
         "noise_rate_error": None if said is None else float(said.mean() - wrong.mean()),
+    }
+
+
+def machine_facts(world: World) -> dict[str, Any]:
+    """What the figures were measured on."""
+    return {
+        "processor": _processor(),
+        "threads": torch.get_num_threads(),
+        "device": world.device.type,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
     }
 
 

@@ -21,7 +21,14 @@ Methods = Annotated[
     str | None, o.option("Some of noisesieve,paper,ce,ce-sieve,aum,knn,cleanlab; else all.", "--methods")
 ]
 JsonFile = Annotated[Path | None, o.option("Write the JSON document to this file too.", "--output", "-o")]
+Ablation = Annotated[bool, o.option("The paper's ablation instead: test accuracy of four trainings.", "--ablation")]
 MarkdownFile = Annotated[Path | None, o.option("Write the table as Markdown to this file.", "--markdown")]
+
+
+_NOT_SETTINGS = (
+    *("data", "truth", "truth_column", "methods", "output", "markdown", "as_json", "quiet", "debug"),
+    *("ablation", "test", "test_label_column", "test_root", "test_split"),
+)
 
 
 def bench(
@@ -32,6 +39,11 @@ def bench(
     methods: Methods = None,
     output: JsonFile = None,
     markdown: MarkdownFile = None,
+    ablation: Ablation = False,
+    test: o.Test = None,
+    test_label_column: o.TestLabel = "label",
+    test_root: o.TestRoot = None,
+    test_split: o.TestSplit = None,
     root: o.Root = None,
     path_column: o.PathColumn = "path",
     label_column: o.LabelColumn = "label",
@@ -72,12 +84,14 @@ def bench(
 
     Seconds are those of training and scoring, passes those over the training data; decoding is shared. Up to the end
     of the warm-up all methods train alike, by plain cross-entropy: that runs once and counts for each. cleanlab comes
-    with `pip install 'noisesieve[bench]'`.
+    with `pip install 'noisesieve[bench]'`. With --ablation no truth is needed, but a test set with right labels.
 
     Example: noisesieve bench noisy.csv --truth-column true_label --methods noisesieve,ce
     """
-    ours = ("data", "truth", "truth_column", "methods", "output", "markdown", "as_json", "quiet", "debug")
-    chosen = scan_settings(data, **{name: value for name, value in context.params.items() if name not in ours})
+    shared = {name: value for name, value in context.params.items() if name not in _NOT_SETTINGS}
+    if ablation and weights is None and freeze is None:
+        shared["weights"] = "none"  # whole networks are trained
+    chosen = scan_settings(data, **shared)
     names = tuple(name.strip() for name in (methods or "").split(",") if name.strip())
     if methods is not None and not names:
         raise UsageError("--methods is empty.", "Name some, or leave it out for all.")
@@ -87,30 +101,39 @@ def bench(
             _refuse_target(target, data)
     if output is not None and output == markdown:
         raise UsageError(f"--output and --markdown are both {output}.", "Name two files.")
-    from noisesieve.bench.table import bench as run
-    from noisesieve.bench.table import markdown as as_markdown
+    if ablation != (test is not None):
+        raise UsageError("--ablation and --test go together.", "Name a dataset with right labels with --test.")
+    from noisesieve.bench import ablation as parts
+    from noisesieve.bench import table as contest
     from noisesieve.files import replacing, write_json
 
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     try:
         with StopRequest(None, hint="A bench does not resume: nothing was kept.") as asked:
-            document = run(settings, watcher=watcher, stop=asked)
+            if test is not None:
+                source = o.test_source(test, test_label_column, test_root, test_split)
+                document = parts.ablate(settings, source, watcher=watcher, stop=asked)
+            else:
+                document = contest.bench(settings, watcher=watcher, stop=asked)
     finally:
         watcher.finish()
     with results():
         if as_json:
             print(json.dumps(document))
+        elif quiet and ablation:
+            for row in document["methods"]:
+                print(f"{row['method']} accuracy {row['accuracy']:.3f}")
         elif quiet:
             for row in document["methods"]:
                 print(f"{row['method']} F1 {row['f1']:.3f} AP {row['average_precision']:.3f}")
         else:
-            _show(document)
+            _show_ablation(document) if ablation else _show(document)
     if output is not None:
         write_json(output, document)
         watcher.note(f"Written to {output}.")
     if markdown is not None:
         with replacing(markdown) as file:
-            file.write(as_markdown(document).encode())
+            file.write((parts.markdown if ablation else contest.markdown)(document).encode())
         watcher.note(f"Written to {markdown}.")
 
 
@@ -125,6 +148,20 @@ def _refuse_target(target: Path, data: Path) -> None:
         folder = folder.parent
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
         raise OutputError(f"{target}: {folder} cannot be written to.", "Name another file.")
+
+
+def _show_ablation(document: dict[str, Any]) -> None:
+    from noisesieve.bench.ablation import COLUMNS, cells
+    from noisesieve.cli.summary import plain_table, plain_text
+
+    out = console(stderr=False)
+    out.print(plain_text(f"accuracy on {document['test_rows']:,} test images", "bold"))
+    table = plain_table()
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
+    for row in document["methods"]:
+        table.add_row(*cells(row))
+    out.print(table)
 
 
 def _show(document: dict[str, Any]) -> None:

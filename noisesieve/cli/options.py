@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from noisesieve.settings import SourceSettings
+
 
 def option(text: str, *names: str) -> Any:
     """An option whose default is not worth showing: it is chosen from the data, or none."""
@@ -82,10 +84,21 @@ Overwrite = Annotated[bool, option("Replace what is there.", "--force")]
 Truth = Annotated[Path | None, option("A table with the columns path (or id) and label: the right labels.", "--truth")]
 TruthColumn = Annotated[str | None, option("Column with the right labels; else true_label.", "--truth-column")]
 
+# Right labels that are never learnt from
+Test = Annotated[Path | None, option("A dataset with right labels, never learnt from: accuracy of every epoch.")]
+TestLabel = Annotated[str, typer.Option(help="Column with the test set's labels.")]
+TestRoot = Annotated[Path | None, option("Folder that the test table's paths start from.")]
+TestSplit = Annotated[str | None, option("Take one split of the test set only, such as test.")]
+
 # Every command
 Json = Annotated[bool, option("Print one JSON document on stdout.", "--json")]
 Quiet = Annotated[bool, option("No progress, no tables.", "--quiet", "-q")]
 Debug = Annotated[bool, option("Show tracebacks.", "--debug")]
+
+
+def test_source(path: Path, label_column: str, root: Path | None, split: str | None) -> SourceSettings:
+    """Where the right labels of a test set lie."""
+    return SourceSettings(path, root=root, label_column=label_column, split=split)
 
 
 def seconds(text: str | None) -> float | None:

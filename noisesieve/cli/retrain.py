@@ -13,14 +13,10 @@ from noisesieve.cli.stop import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
 from noisesieve.errors import Stopped
 from noisesieve.request import scan_settings
-from noisesieve.settings import RetrainSettings, RetrainWishes, SourceSettings
+from noisesieve.settings import RetrainSettings, RetrainWishes
 from noisesieve.watch import Watcher
 
 Out = Annotated[Path | None, o.option("Folder for the new model; else RUN-retrained.", "--output", "-o")]
-Test = Annotated[Path | None, o.option("A dataset with right labels, never learnt from: accuracy of every epoch.")]
-TestLabel = Annotated[str, typer.Option(help="Column with the test set's labels.")]
-TestRoot = Annotated[Path | None, o.option("Folder that the test table's paths start from.")]
-TestSplit = Annotated[str | None, o.option("Take one split of the test set only, such as test.")]
 Baseline = Annotated[str | None, o.option("ce: plain cross-entropy on all rows beside it, for as many pictures.")]
 Decisions = Annotated[list[Path] | None, o.option("Decisions as `apply` reads them: their labels count as clean.")]
 Relabel = Annotated[float | None, o.option("Learn suggested labels of at least this probability, instead of dropping.")]
@@ -35,10 +31,10 @@ Clip = Annotated[float, typer.Option(help="Gradients are clipped to this norm.")
 def retrain(
     run: o.Run,
     output: Out = None,
-    test: Test = None,
-    test_label_column: TestLabel = "label",
-    test_root: TestRoot = None,
-    test_split: TestSplit = None,
+    test: o.Test = None,
+    test_label_column: o.TestLabel = "label",
+    test_root: o.TestRoot = None,
+    test_split: o.TestSplit = None,
     baseline: Baseline = None,
     decisions: Decisions = None,
     relabel: Relabel = None,
@@ -71,7 +67,7 @@ def retrain(
     settings = RetrainSettings(
         run=run,
         output=output,
-        test=None if test is None else test_source(test, test_label_column, test_root, test_split),
+        test=None if test is None else o.test_source(test, test_label_column, test_root, test_split),
         baseline=baseline,
         decisions=tuple(decisions or ()),
         wishes=RetrainWishes(
@@ -96,14 +92,6 @@ def retrain(
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     with StopRequest(o.seconds(max_time)) as asked:
         run_retraining(settings, watcher, asked, as_json=as_json, quiet=quiet)
-
-
-def test_source(path: Path, label_column: str, root: Path | None, split: str | None) -> SourceSettings:
-    """Where right labels lie."""
-    return SourceSettings(path, root=root, label_column=label_column, split=split)
-
-
-test_source.__test__ = False  # type: ignore[attr-defined]  # not one of pytest's
 
 
 def run_retraining(

@@ -122,6 +122,8 @@ class TerminalWatcher:
         rate = self._done / max(1e-9, time.monotonic() - self._started)
         if "epoch" not in facts:
             return f"{rate:,.0f}/s"
+        if "loss" in facts:
+            return f"{facts['phase']} {facts['epoch']}/{facts['epochs']} loss {facts['loss']:.3f} {rate:,.0f}/s"
         return (
             f"{facts['phase']} {facts['epoch']}/{facts['epochs']} β {facts['beta']:.1f} "
             f"kept {facts['kept']:,} flagged {facts['flagged']:,} {rate:,.0f}/s"

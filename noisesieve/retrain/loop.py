@@ -142,7 +142,7 @@ class Retraining:
                 totals[key] += value / len(batches)
             state.update_average(len(batches), recipe.network.ema_epochs)
             self.watcher.advance(
-                len(batches[step]), phase=self.name, epoch=state.epoch, epochs=recipe.epochs, **self._shown(totals)
+                len(batches[step]), phase=self.name, epoch=state.epoch, epochs=recipe.epochs, loss=losses[0]
             )
         seen = sum(len(b) for b in batches) + 2 * sum(len(b) for b in beside)
         seconds = time.monotonic() - start
@@ -156,9 +156,6 @@ class Retraining:
             "seconds": seconds,
             "images_per_second": seen / max(1e-9, seconds),
         }
-
-    def _shown(self, totals: dict[str, float]) -> dict[str, Any]:
-        return {"beta": self.recipe.weight, "kept": len(self.material.clean), "flagged": len(self.material.corrupted)}
 
     def _beside(self, corrupted: Tensor, steps: int) -> list[Tensor]:
         """The corrupted rows that accompany each step: one shuffled round after the other."""

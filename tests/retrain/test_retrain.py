@@ -1,0 +1,446 @@
+"""Consistency training: what teaches, what it may start from, that it resumes, and that `check` takes its model."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import Tensor
+
+import noisesieve as ns
+from noisesieve.errors import Stopped, UsageError
+from noisesieve.learn.augment import mix
+from noisesieve.learn.lesson import balanced_batches
+from noisesieve.learn.loop import Loop
+from noisesieve.learn.plan import plan as scan_plan
+from noisesieve.learn.world import World
+from noisesieve.retrain import plan as plans
+from noisesieve.retrain.loop import Exam, Material, Retraining
+from noisesieve.retrain.losses import disagreement
+from noisesieve.retrain.strong import cutout, strong
+from noisesieve.retraining import DROPPED, LEARNT, SEEN, retrain, roles_of
+from noisesieve.settings import Recipe, RetrainSettings, RetrainWishes, SourceSettings, Wishes
+from noisesieve.watch import Nobody
+from tests.conftest import COLOURS, QUICK_OPTIONS, REPOSITORY, Run, paint, validate
+from tests.learn.test_loop import RECIPE, Memory, lesson
+
+QUICK = ("--epochs", "3", "--batch-size", "16")
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run over three colours, six pictures in the wrong folder and one broken; and a test set."""
+    home = tmp_path_factory.mktemp("retrain")
+    for c, (name, colour) in enumerate(COLOURS.items()):
+        for i in range(30):
+            paint(home / "data" / name / f"{i}.png", colour, seed=100 * c + i)
+        for i in range(8):
+            paint(home / "test" / name / f"{i}.png", colour, seed=5000 + 100 * c + i)
+    for i in range(6):
+        paint(home / "data/red" / f"wrong{i}.png", COLOURS["blue"], seed=900 + i)
+    (home / "data/green/broken.png").write_bytes(b"no picture")
+    options = {**QUICK_OPTIONS, "epochs": 12, "warmup_epochs": 7, "sieve_start": 10}
+    ns.scan(home / "data", output=home / "run", cache_dir=home / "cache", review=False, **options)
+    return home
+
+
+def settings(home: Path, out: Path, **options: object) -> RetrainSettings:
+    wishes = {"epochs": 3, "batch_size": 16, **{k: v for k, v in options.items() if k in vars(RetrainWishes())}}
+    others = {name: value for name, value in options.items() if name not in vars(RetrainWishes())}
+    return RetrainSettings(home / "run", out, wishes=RetrainWishes(**wishes), **others)  # type: ignore[arg-type]
+
+
+# The losses and views.
+
+
+def test_agreement_costs_nothing_and_the_target_gets_no_gradient() -> None:
+    logits = torch.randn((6, 4), generator=torch.Generator().manual_seed(0), requires_grad=True)
+    target = torch.randn((6, 4), generator=torch.Generator().manual_seed(1), requires_grad=True)
+    assert torch.allclose(disagreement(logits, logits), torch.zeros(6), atol=1e-6)
+    loss = disagreement(logits, target)
+    assert (loss > 0).all()
+    expected = torch.nn.functional.kl_div(
+        logits.log_softmax(1), target.log_softmax(1), reduction="none", log_target=True
+    ).sum(1)
+    assert torch.allclose(loss, expected, atol=1e-6)
+    loss.sum().backward()
+    assert target.grad is None
+    assert logits.grad is not None
+
+
+@pytest.mark.parametrize("policy", ["autoaugment", "randaugment"])
+def test_strong_views_are_strong_and_follow_the_dice(policy: str) -> None:
+    images = torch.randint(0, 255, (20, 3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    views = [strong(images, torch.Generator().manual_seed(seed), flip=True, policy=policy) for seed in (0, 0, 1)]
+    assert torch.equal(torch.get_rng_state(), state)
+    assert views[0].dtype == torch.uint8
+    assert views[0].shape == images.shape
+    assert torch.equal(views[0], views[1])
+    assert not torch.equal(views[0], views[2])
+
+
+def test_a_cutout_hides_about_a_quarter_at_most() -> None:
+    images = torch.zeros((50, 3, 32, 32), dtype=torch.uint8)
+    hidden = (cutout(images, torch.Generator().manual_seed(0)) == 128).float().mean(dim=(1, 2, 3))
+    assert hidden.max() <= 0.26
+    assert float(hidden.mean()) > 0.1
+
+
+# The recipe.
+
+
+def made(**wishes: object) -> plans.RetrainRecipe:
+    chosen = RetrainWishes(**wishes)  # type: ignore[arg-type]
+    return plans.plan(RECIPE, chosen, preset="auto", labelled=600, unlabelled=400, flip=True)
+
+
+def test_weight_and_ratio_follow_the_sizes_and_never_a_rate() -> None:
+    recipe = made()
+    assert recipe.weight == pytest.approx(400 / 600)
+    assert recipe.unlabelled_batch == round(16 * 400 / 600)
+    assert plans.plan(RECIPE, RetrainWishes(), preset="auto", labelled=10, unlabelled=90, flip=True).weight == 1
+    alone = plans.plan(RECIPE, RetrainWishes(), preset="auto", labelled=10, unlabelled=0, flip=True)
+    assert (alone.weight, alone.unlabelled_batch) == (0, 0)
+    assert made(weight=0.5, ratio=0.25).unlabelled_batch == 4
+
+
+def test_the_cifar_preset_has_a_second_phase_and_hands_over_an_early_division() -> None:
+    paper = scan_plan(Wishes(preset="cifar"), rows=50_000, classes=10, longest_sides=np.array([32]), device="cpu")
+    assert paper.divide_at == 40
+    second = plans.plan(paper, RetrainWishes(), preset="cifar", labelled=30_000, unlabelled=20_000, flip=True)
+    assert (second.epochs, second.network.batch_size, second.network.clip_norm) == (1600, 320, 5.0)
+    assert (second.start, second.policy) == ("scratch", "autoaugment")
+    short = scan_plan(
+        Wishes(preset="cifar", epochs=10), rows=50_000, classes=10, longest_sides=np.array([32]), device="cpu"
+    )
+    assert short.divide_at == 4
+
+
+def test_clothing1m_draws_evenly_mixes_and_counts_its_batches() -> None:
+    paper = scan_plan(Wishes(preset="clothing1m"), rows=10**6, classes=14, longest_sides=np.array([224]), device="cpu")
+    assert (paper.balanced, paper.epoch_steps, paper.mixup > 0) == (True, 1000, True)
+    off = scan_plan(
+        Wishes(preset="clothing1m", mixup=0.0, balanced=False, epoch_steps=5),
+        rows=100,
+        classes=2,
+        longest_sides=np.array([224]),
+        device="cpu",
+    )
+    assert (off.balanced, off.epoch_steps, off.mixup) == (False, 5, 0.0)
+
+
+@pytest.mark.parametrize("wishes", [{"target": "x"}, {"start": "x"}, {"relabel": 2.0}, {"epochs": 0}, {"lr": -1.0}])
+def test_wishes_without_a_meaning_are_refused(wishes: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        RetrainWishes(**wishes)  # type: ignore[arg-type]
+
+
+# The loop.
+
+
+def material(**changes: object) -> Material:
+    learnt = lesson()
+    parts = {"clean": torch.arange(6, 60), "corrupted": torch.arange(6)}
+    return Material(learnt.pixels, learnt.labels, classes=3, **{**parts, **changes})  # type: ignore[arg-type]
+
+
+def teach(recipe: plans.RetrainRecipe, learnt: Material | None = None, **options: object) -> Retraining:
+    chosen = {"exam": None, "name": "retrain", "world": World(), "watcher": Nobody(), "checkpoints": None}
+    return Retraining(learnt or material(), recipe, **{**chosen, "stop": lambda: None, **options})  # type: ignore[arg-type]
+
+
+def weights(training: Retraining) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in training.state.model.parameters()])
+
+
+@pytest.mark.parametrize("target", ["current", "epoch-start", "ema"])
+def test_every_target_trains_and_the_seed_says_the_rest(target: str) -> None:
+    recipe = replace(made(epochs=2, target=target), unlabelled_batch=4)
+    first, again = teach(recipe), teach(recipe)
+    first.run(), again.run()
+    assert torch.equal(weights(first), weights(again))
+    assert all(row["consistency_loss"] > 0 for row in first.state.history)
+
+
+def test_labels_of_corrupted_rows_have_no_say() -> None:
+    recipe = replace(made(epochs=2), unlabelled_batch=4)
+    other = material()
+    labels = other.labels.clone()
+    labels[:6] = (labels[:6] + 1) % 3
+    first, second = teach(recipe), teach(recipe, replace(other, labels=labels))
+    first.run(), second.run()
+    assert torch.equal(weights(first), weights(second))
+
+
+def test_rows_in_neither_set_take_no_part() -> None:
+    recipe = replace(made(epochs=1), unlabelled_batch=4)
+    pictures = material().pixels
+    assert isinstance(pictures, Memory)
+    changed = Memory(pictures.pictures.copy())
+    changed.pictures[59] = 0
+    parts = {"clean": torch.arange(6, 59), "statistics": ([120.0] * 3, [60.0] * 3)}
+    first, second = teach(recipe, material(**parts)), teach(recipe, replace(material(**parts), pixels=changed))
+    first.run(), second.run()
+    assert torch.equal(weights(first), weights(second))
+
+
+class Shelf:
+    """Checkpoints in memory."""
+
+    def __init__(self) -> None:
+        self.kept: list[tuple[dict[str, Tensor], dict[str, object]]] = []
+
+    def save(self, number: int, tensors: dict[str, Tensor], facts: dict[str, object]) -> None:
+        self.kept.append(({name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(facts))))
+
+    def latest(self) -> tuple[dict[str, Tensor], dict[str, object]] | None:
+        return self.kept[-1] if self.kept else None
+
+
+@pytest.mark.parametrize("target", ["current", "epoch-start", "ema"])
+def test_a_retraining_that_was_stopped_ends_in_the_same_bits(target: str) -> None:
+    recipe, shelf, steps = replace(made(epochs=3, target=target), unlabelled_batch=4), Shelf(), []
+
+    def stop() -> Stopped | None:
+        steps.append(1)
+        return Stopped("", exit_code=143) if len(steps) == 5 else None
+
+    with pytest.raises(Stopped):
+        teach(recipe, checkpoints=shelf, stop=stop).run()
+    assert shelf.kept
+    resumed, whole = teach(recipe, checkpoints=shelf), teach(recipe)
+    resumed.run(), whole.run()
+    assert torch.equal(weights(resumed), weights(whole))
+    assert [row["train_loss"] for row in resumed.state.history] == [row["train_loss"] for row in whole.state.history]
+
+
+def test_the_exam_is_taken_after_every_epoch() -> None:
+    learnt = material()
+    exam = Exam(learnt.pixels, learnt.labels)
+    training = teach(made(epochs=2), exam=exam)
+    assert [0 <= row["test_accuracy"] <= 1 for row in training.run().history] == [True, True]
+
+
+# Mixup and balanced batches, in the scan's own loop.
+
+
+def test_balanced_batches_are_balanced_whatever_the_classes_are() -> None:
+    labels = torch.tensor([0] * 90 + [1] * 9 + [2])
+    batches = balanced_batches(
+        labels, torch.tensor([0, 1]), size=30, steps=50, generator=torch.Generator().manual_seed(0)
+    )
+    assert len(batches) == 50
+    drawn = torch.cat(batches)
+    assert not torch.isin(drawn, torch.tensor([0, 1])).any()
+    shares = torch.bincount(labels[drawn]).double() / len(drawn)
+    assert (shares - 1 / 3).abs().max() < 0.04
+
+
+def test_mixing_keeps_the_mean_and_half_of_each_picture() -> None:
+    images = torch.randn((32, 3, 4, 4), generator=torch.Generator().manual_seed(0))
+    for seed in range(5):
+        mixed, partner, share = mix(images, torch.Generator().manual_seed(seed), 4.0)
+        assert 0.5 <= share <= 1
+        assert torch.allclose(mixed, share * images + (1 - share) * images[partner])
+
+
+def scanned(recipe: Recipe, pictures: Memory | None = None) -> Loop:
+    learnt = lesson() if pictures is None else replace(lesson(), pixels=pictures)
+    loop = Loop(learnt, recipe, world=World(), watcher=Nobody(), checkpoints=None, stop=lambda: None)
+    loop.feed.mean, loop.feed.std = torch.full((3,), 120.0), torch.full((3,), 60.0)
+    return loop
+
+
+@pytest.mark.parametrize("balanced", [False, True])
+def test_a_dropped_row_takes_no_part_in_a_mix(balanced: bool) -> None:
+    recipe = replace(RECIPE, mixup=4.0, balanced=balanced)
+    pictures = lesson().pixels
+    assert isinstance(pictures, Memory)
+    changed = Memory(pictures.pictures.copy())
+    changed.pictures[:6] = 255
+    loops = [scanned(recipe), scanned(recipe, changed)]
+    for loop in loops:
+        loop.state.keep[:6] = False
+        loop.state.epoch = 4
+        loop.train_epoch()
+    first, second = (torch.cat([p.detach().flatten() for p in loop.state.model.parameters()]) for loop in loops)
+    assert torch.equal(first, second)
+
+
+def test_the_prior_is_the_samplers() -> None:
+    assert torch.allclose(scanned(replace(RECIPE, balanced=True)).prior, torch.full((3,), 1 / 3, dtype=torch.float64))
+
+
+def test_an_epoch_has_as_many_batches_as_asked_for() -> None:
+    loop = scanned(replace(RECIPE, balanced=True, epoch_steps=7))
+    assert len(loop.epoch_batches()) == 7
+    _, scores = loop.run()
+    assert {row["steps"] for row in scores.history} == {7}
+
+
+# Through the run folder.
+
+
+def test_roles_follow_verdicts_waivers_decisions_and_suggestions(home: Path, tmp_path: Path) -> None:
+    report = ns.read_report(home / "run")
+    ids = report.table["id"].to_pylist()
+    plain = roles_of(report, settings(home, tmp_path), home / "data")
+    assert plain.counts["corrupted"] == int((report.verdicts == "corrupted").sum()) >= 6
+    assert plain.role[ids.index("green/broken.png")] == DROPPED
+    assert plain.role[ids.index("red/wrong0.png")] == SEEN
+    (tmp_path / "d.csv").write_text(
+        "path,decision,label\nred/wrong0.png,accept,blue\nred/wrong1.png,keep,red\nred/wrong2.png,unusable,\n"
+        "red/0.png,relabel,green\n"
+    )
+    decided = roles_of(report, settings(home, tmp_path, decisions=(tmp_path / "d.csv",)), home / "data")
+    said = {name: (int(decided.role[ids.index(name)]), decided.labels[ids.index(name)]) for name in ids}
+    assert said["red/wrong0.png"] == (LEARNT, "blue")
+    assert said["red/wrong1.png"] == (LEARNT, "red")
+    assert said["red/wrong2.png"][0] == DROPPED
+    assert said["red/0.png"] == (LEARNT, "green")
+    anew = roles_of(report, settings(home, tmp_path, relabel=0.5), home / "data")
+    assert anew.counts["relabelled"] >= 5
+    assert anew.labels[ids.index("red/wrong3.png")] == "blue"
+
+
+def test_retrain_writes_a_model_that_check_takes(inside: Run, home: Path, tmp_path: Path) -> None:
+    words = (home / "run", "-o", "out", "--test", home / "test", "--baseline", "ce", *QUICK)
+    done = inside("retrain", *words)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy on 24 test images" in done.stdout
+    found = json.loads(Path("out/retrain.json").read_text())
+    validate(found, "retrain")
+    validate(json.loads(Path("out/model.json").read_text()), "model")
+    assert found["accuracy"]["after"] > 0.6
+    assert len(found["accuracy"]["after_epochs"]) == 3
+    history = pq.read_table("out/history.parquet").to_pylist()
+    passes = {name: sum(row["images"] for row in history if row["phase"] == name) for name in ("retrain", "ce")}
+    assert passes["ce"] >= passes["retrain"]
+    assert ElementTree.fromstring(Path("out/curves.svg").read_text()).tag.endswith("svg")
+    assert inside("check", home / "test", "--model", "out", "--max-corrupted", "40%").returncode == 0
+    again = inside("retrain", *words, "--json")
+    assert "finished already" in again.stderr
+    assert json.loads(again.stdout) == found
+    other = inside("retrain", *words, "--lr", "0.01")
+    assert other.returncode == 5
+    assert "lr" in other.stderr
+    assert not Path("out/checkpoint").exists()
+    assert inside("retrain", home / "run", "-o", home / "run", "--force", *QUICK).returncode == 4
+
+
+def test_a_stopped_retraining_resumes_to_the_same_model(home: Path, tmp_path: Path) -> None:
+    class Impatient(Nobody):
+        asked = False
+
+        def stage(self, name: str, total: int) -> None:
+            self.name = name
+
+        def advance(self, done: int = 1, **facts: object) -> None:
+            self.asked = self.asked or (self.name == "ce" and facts.get("epoch") == 2)
+
+    watcher = Impatient()
+    chosen = settings(home, tmp_path / "a", test=SourceSettings(home / "test"), baseline="ce")
+    with pytest.raises(Stopped):
+        retrain(chosen, watcher=watcher, stop=lambda: Stopped("", exit_code=143) if watcher.asked else None)
+    assert not (tmp_path / "a/retrain.json").exists()
+    retrain(chosen)
+    retrain(replace(chosen, output=tmp_path / "b"))
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+
+
+def test_a_changed_picture_is_refused(inside: Run, home: Path, tmp_path: Path) -> None:
+    import shutil
+
+    shutil.copytree(home / "data", tmp_path / "moved")
+    paint(tmp_path / "moved/red/0.png", COLOURS["green"], seed=1)
+    done = inside("retrain", home / "run", "-o", "out", "--data", tmp_path / "moved", *QUICK)
+    assert done.returncode == 5
+    assert "red/0.png" in done.stderr
+
+
+def test_scan_and_retrain_in_one_command(inside: Run, home: Path) -> None:
+    done = inside(
+        "scan", home / "data", "-o", "run", "--retrain", "--no-review", "--epochs", "4", "--no-flip", "--limit", "60"
+    )
+    assert done.returncode == 0, done.stderr
+    assert Path("run/report.parquet").exists()
+    assert Path("run-retrained/model.safetensors").exists()
+
+
+def test_the_papers_first_phase_hands_its_division_to_the_second(inside: Run, home: Path) -> None:
+    words = ("--preset", "cifar", "--backbone", "resnet8", "--epochs", "5", "--limit", "45", "--no-review")
+    done = inside("scan", home / "data", "-o", "run", *words)
+    assert done.returncode == 0, done.stderr
+    kept = pq.read_table("run/division.parquet")["clean"].to_pylist()
+    done = inside("retrain", "run", "-o", "out", "--epochs", "2", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["rows"]["clean"] == sum(kept)
+    assert found["recipe"]["network"]["batch_size"] == min(320, sum(kept))
+
+
+def test_clothing1m_runs_on_small_data(inside: Run, home: Path) -> None:
+    words = ("--preset", "clothing1m", "--backbone", "resnet8", "--image-size", "16", "--epochs", "3")
+    done = inside("scan", home / "data", "-o", "run", "--epoch-steps", "4", "--limit", "40", "--no-review", *words)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"mixup 4, balanced,\s4 batches an epoch", done.stderr)
+
+
+def test_a_frozen_run_is_fine_tuned_from_its_own_weights(inside: Run, tmp_path: Path) -> None:
+    for c, (name, colour) in enumerate(COLOURS.items()):
+        for i in range(8):
+            paint(tmp_path / "photos" / name / f"{i}.png", colour, seed=100 * c + i, size=(64, 64))
+    words = ("--weights", "lite0", "--freeze", "--image-size", "64", "--no-review")
+    assert inside("scan", tmp_path / "photos", "-o", "run", *words).returncode == 0
+    done = inside("retrain", "run", "-o", "out", "--test", tmp_path / "photos", "--epochs", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["recipe"]["start"] == "run"
+    assert found["accuracy"]["after"] > 0.9
+    assert json.loads(Path("out/model.json").read_text())["frozen"] is None
+    assert inside("check", tmp_path / "photos", "--model", "out").returncode == 0
+
+
+def test_two_processes_agree_with_one(home: Path, tmp_path: Path) -> None:
+    words = ["retrain", str(home / "run"), "--test", str(home / "test"), *QUICK, "--json"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    found = subprocess.run(
+        [*torchrun, "noisesieve", *words, "-o", str(tmp_path / "two")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env={**__import__("os").environ, "PYTHONPATH": str(REPOSITORY), "NOISESIEVE_CACHE_DIR": str(home / "cache")},
+    )
+    assert found.returncode == 0, found.stderr
+    document = json.loads(found.stdout)
+    assert document["accuracy"]["after"] > 0.6
+    assert (tmp_path / "two/model.safetensors").exists()
+
+
+def test_the_ablation_is_a_table_of_four(inside: Run, home: Path) -> None:
+    words = ("--ablation", "--test", home / "test", "--epochs", "5", "--warmup-epochs", "2", "--no-flip")
+    done = inside("bench", home / "data", *words, "-o", "a.json", "--markdown", "a.md")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(Path("a.json").read_text())
+    validate(document, "ablation")
+    assert [row["method"] for row in document["methods"]] == [
+        "cross-entropy",
+        "sieve without regularizer",
+        "sieve with regularizer",
+        "with consistency",
+    ]
+    assert "with consistency" in done.stdout
+    assert Path("a.md").read_text().count("\n|") >= 5
+    assert inside("bench", home / "data", "--ablation").returncode == 2
