@@ -13,7 +13,7 @@ from torch import Tensor
 
 from noisesieve import pixels
 from noisesieve.learn.backbones import Network, build
-from noisesieve.learn.embed import BLOCK, views_of
+from noisesieve.learn.embed import block_size, views_of
 from noisesieve.learn.feed import Feed
 from noisesieve.learn.pretrained import Statistics, adopt, statistics_of
 from noisesieve.pixels.cache import FEATURES, PENDING, Cache, Entry, copy_known, make_store
@@ -97,9 +97,10 @@ def _fill(
     network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     store = _open(entry, views, network.fc.in_features, write=True)
     watcher.stage("features", len(rows))
-    batches = list(torch.from_numpy(rows).split(BLOCK))
+    size = block_size(device)
+    batches = list(torch.from_numpy(rows).split(size))
     seen = views_of(network, feed, batches, mirrored=views == 2, device=device)
-    for places, values in zip(torch.from_numpy(slots).split(BLOCK), seen, strict=True):
+    for places, values in zip(torch.from_numpy(slots).split(size), seen, strict=True):
         store[places.numpy()] = values.clamp(-65504, 65504).half().numpy()
         for place in places.tolist():
             entry.status[place] = "ok"

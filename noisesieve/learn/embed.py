@@ -12,13 +12,19 @@ from torch import Tensor
 from noisesieve.learn.backbones import Network
 from noisesieve.learn.feed import Feed, Precision
 
-BLOCK = 64  # pictures at a time: a ResNet-50 at 224 px takes gigabytes for a thousand
+CPU_BLOCK, GPU_BLOCK = 8, 64  # pictures at a time: on a CPU a few stay in reach, 64 spend half the time on fresh memory
+
+
+def block_size(device: torch.device) -> int:
+    """Pictures that go through a network together."""
+    return CPU_BLOCK if device.type == "cpu" else GPU_BLOCK
 
 
 def embed(network: Network, feed: Feed, rows: int, *, flip: bool) -> Tensor:
     """Features (N, D), both views averaged where flips are allowed."""
-    batches = list(torch.arange(rows).split(BLOCK))
-    found = list(views_of(network, feed, batches, mirrored=flip, device=feed.mean.device))
+    device = feed.mean.device
+    batches = list(torch.arange(rows).split(block_size(device)))
+    found = list(views_of(network, feed, batches, mirrored=flip, device=device))
     return torch.cat(found).mean(dim=1)
 
 
@@ -36,9 +42,9 @@ def views_of(
     def see(images: Tensor) -> Tensor:
         if device.type == "cpu":
             torch.set_num_threads(1)  # of this thread alone
-        count = len(images)
-        if count < BLOCK:
-            images = torch.cat((images, images[-1:].expand(BLOCK - count, -1, -1, -1)))
+        count, missing = len(images), block_size(device) - len(images)
+        if missing > 0:
+            images = torch.cat((images, images[-1:].expand(missing, -1, -1, -1)))
         with torch.inference_mode(), precision.autocast():
             plain = feed.normalize(images)
             views = (plain, plain.flip(3)) if mirrored else (plain,)

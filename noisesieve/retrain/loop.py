@@ -102,10 +102,10 @@ class Retraining:
         self.watcher.advance((state.epoch - 1) * rows)
         while state.epoch <= recipe.epochs:
             facts = self.train_epoch()
+            self.world.mean_(state.norm_buffers())
             facts["test_accuracy"] = self.accuracy()
             state.history = [*state.history, facts]
             state.epoch += 1
-            self.world.mean_(state.norm_buffers())
             if self.checkpoints is not None and self.world.leads:
                 self.checkpoints.save(state.epoch, *state.to_checkpoint())
         self.watcher.finish()
