@@ -60,12 +60,9 @@ def scan(
     """
     refuse_nonsense(settings)
     world = World.join(settings.device)
-    try:
-        if world.leads:
-            return _lead(settings, world, watcher or Nobody(), stop, change)
-        return _follow(world, stop)
-    finally:
-        world.leave()
+    if world.leads:
+        return _lead(settings, world, watcher or Nobody(), stop, change)
+    return _follow(world, stop)
 
 
 def _lead(

@@ -57,17 +57,14 @@ def retrain(settings: RetrainSettings, *, watcher: Watcher | None = None, stop: 
     if problem := device_problem(settings.device):
         raise UsageError(problem, "Leave --device out, or choose cpu.")
     world = World.join(settings.device)
-    try:
-        if world.leads:
-            try:
-                return _lead(settings, world, watcher or Nobody(), stop)
-            finally:
-                world.share("")  # the other ranks may go
-        while file := world.share("", pause_of(stop)):
-            _teach(json.loads(Path(file).read_text(encoding="utf-8")), world, Nobody(), stop)
-        raise Stopped("", exit_code=0)
-    finally:
-        world.leave()
+    if world.leads:
+        try:
+            return _lead(settings, world, watcher or Nobody(), stop)
+        finally:
+            world.share("")  # the other ranks may go
+    while file := world.share("", pause_of(stop)):
+        _teach(json.loads(Path(file).read_text(encoding="utf-8")), world, Nobody(), stop)
+    raise Stopped("", exit_code=0)
 
 
 def _lead(settings: RetrainSettings, world: World, watcher: Watcher, stop: Stop) -> dict[str, Any]:

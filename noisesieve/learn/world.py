@@ -5,7 +5,9 @@ One process alone is a world of size one, and every method is then almost nothin
 
 from __future__ import annotations
 
+import atexit
 import datetime
+import itertools
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,6 +19,9 @@ PATIENCE = datetime.timedelta(minutes=10)  # for one exchange; while rank 0 deco
 GATHER_ROWS = 65_536  # a block of scores on its way: all of them at once may not fit the device
 
 
+_SHARES = itertools.count()  # over every world of this process: a second one meets the store of the first
+
+
 class World:
     """Who takes part in this run."""
 
@@ -24,7 +29,6 @@ class World:
         self.rank = rank
         self.size = size
         self.device = device or torch.device("cpu")
-        self._shares = 0
 
     @classmethod
     def join(cls, device_name: str) -> World:
@@ -37,13 +41,10 @@ class World:
         if device.type == "cuda":
             device = torch.device("cuda", dist.get_node_local_rank())
             torch.cuda.set_device(device)
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+        if not dist.is_initialized():  # a second stage of the same process stays among the same ranks
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
+            atexit.register(dist.destroy_process_group)
         return cls(dist.get_rank(), dist.get_world_size(), device)
-
-    def leave(self) -> None:
-        """End the process group, where there is one."""
-        if self.size > 1:
-            dist.destroy_process_group()
 
     @property
     def leads(self) -> bool:
@@ -54,8 +55,7 @@ class World:
         if self.size == 1:
             return text
         store = dist.distributed_c10d._get_default_store()
-        self._shares += 1
-        key = f"noisesieve/{self._shares}"
+        key = f"noisesieve/{next(_SHARES)}"
         if self.leads:
             store.set(key, text)
             return text

@@ -9,7 +9,7 @@ from noisesieve.retrain.strong import policy_for
 from noisesieve.settings import Recipe, RetrainWishes
 
 EPOCHS, FINE_EPOCHS = 30, 10  # from small networks' weights or none, and of a pretrained backbone
-LEAST_STEPS = 1500  # few rows get more epochs
+LEAST_STEPS, MOST_EPOCHS = 1500, 200  # few rows get more epochs
 FINE_LR = 0.01
 
 
@@ -47,7 +47,7 @@ def plan(
     batch = min(batch, labelled)
     epochs = wishes.epochs or (1600 if preset == "cifar" else FINE_EPOCHS if fine else EPOCHS)
     if wishes.epochs is None and preset != "cifar" and not fine:
-        epochs = max(epochs, -(-LEAST_STEPS // max(1, labelled // batch)))
+        epochs = min(MOST_EPOCHS, max(epochs, -(-LEAST_STEPS // max(1, labelled // batch))))
     ratio = wishes.ratio if wishes.ratio is not None else share
     network = replace(
         run,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -412,21 +413,32 @@ def test_a_frozen_run_is_fine_tuned_from_its_own_weights(inside: Run, tmp_path: 
     assert inside("check", tmp_path / "photos", "--model", "out").returncode == 0
 
 
-def test_two_processes_agree_with_one(home: Path, tmp_path: Path) -> None:
-    words = ["retrain", str(home / "run"), "--test", str(home / "test"), *QUICK, "--json"]
+def test_two_processes_scan_and_retrain_in_one_command(home: Path, tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+    words = [
+        "scan",
+        str(home / "data"),
+        "-o",
+        "run",
+        "--retrain",
+        "--no-review",
+        "--epochs",
+        "6",
+        "--no-flip",
+        "--json",
+    ]
+    environment = {"PYTHONPATH": str(REPOSITORY), "NOISESIEVE_CACHE_DIR": str(home / "cache"), "OMP_NUM_THREADS": "1"}
     found = subprocess.run(
-        [*torchrun, "noisesieve", *words, "-o", str(tmp_path / "two")],
+        [*torchrun, "noisesieve", *words],
         capture_output=True,
         text=True,
         check=False,
         cwd=tmp_path,
-        env={**__import__("os").environ, "PYTHONPATH": str(REPOSITORY), "NOISESIEVE_CACHE_DIR": str(home / "cache")},
+        env={**os.environ, **environment},
     )
     assert found.returncode == 0, found.stderr
-    document = json.loads(found.stdout)
-    assert document["accuracy"]["after"] > 0.6
-    assert (tmp_path / "two/model.safetensors").exists()
+    validate(json.loads(found.stdout), "retrain")
+    assert (tmp_path / "run-retrained/model.safetensors").exists()
 
 
 def test_the_ablation_is_a_table_of_four(inside: Run, home: Path) -> None:
