@@ -91,30 +91,32 @@ def retrain(
     )
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     with StopRequest(o.seconds(max_time)) as asked:
-        run_retraining(settings, watcher, asked, as_json=as_json, quiet=quiet)
+        found = run_retraining(settings, watcher, asked, shown=not as_json, quiet=quiet)
+    if as_json and found:
+        with results():
+            print(json.dumps(found))
 
 
 def run_retraining(
-    settings: RetrainSettings, watcher: Watcher, asked: StopRequest, *, as_json: bool, quiet: bool
-) -> None:
-    """Retrain and print; nothing on a rank that only helps."""
+    settings: RetrainSettings, watcher: Watcher, asked: StopRequest, *, shown: bool, quiet: bool
+) -> dict[str, Any]:
+    """Retrain, and print for people where `shown`; the document for --json, empty on a rank that only helps."""
     from noisesieve.retraining import retrain as work
 
     try:
         found = work(settings, watcher=watcher, stop=asked)
     except Stopped as stopped:
         if stopped.exit_code == 0:
-            return
+            return {}
         raise
     finally:
         watcher.finish()
     with results():
-        if as_json:
-            print(json.dumps(found))
-        elif quiet:
+        if shown and quiet:
             print(found["output"])
-        else:
+        elif shown:
             _show(found)
+    return found
 
 
 def _show(found: dict[str, Any]) -> None:

@@ -85,46 +85,51 @@ def scan(
         _dry_run(settings, watcher, as_json=as_json)
     else:
         with StopRequest(seconds) as asked:
-            folder, summary = _scan(settings, watcher, asked, as_json=as_json and not retrain, quiet=quiet)
+            document = _scan(settings, watcher, asked, shown=not as_json, quiet=quiet)
             if retrain:
                 from noisesieve.cli.retrain import run_retraining
 
                 again = RetrainSettings(
-                    folder, wishes=RetrainWishes(seed=seed), device=device, pixels=settings.pixels, force=force
+                    Path(document.get("run", "")),
+                    wishes=RetrainWishes(seed=seed),
+                    device=device,
+                    pixels=settings.pixels,
+                    force=force,
                 )
-                run_retraining(again, watcher, asked, as_json=as_json, quiet=quiet)
-        if strict and summary.get("unreadable"):
+                found = run_retraining(again, watcher, asked, shown=not as_json, quiet=quiet)
+                document |= {"retrain": found} if document else {}
+        if as_json and document:
+            with results():
+                print(json.dumps(document))
+        if strict and document and document["summary"]["unreadable"]:
             raise InputError(
-                f"Not every image can be read: {summary['unreadable']} cannot (--strict).", "The report names them."
+                f"Not every image can be read: {document['summary']['unreadable']} cannot (--strict).",
+                "The report names them.",
             )
 
 
-def _scan(
-    settings: ScanSettings, watcher: Watcher, asked: StopRequest, *, as_json: bool, quiet: bool
-) -> tuple[Path, dict[str, Any]]:
-    """Scan and print; folder and summary, or nothing on a rank that only helps."""
+def _scan(settings: ScanSettings, watcher: Watcher, asked: StopRequest, *, shown: bool, quiet: bool) -> dict[str, Any]:
+    """Scan, and print for people where `shown`; the document for --json, empty on a rank that only helps."""
     from noisesieve.pipeline import scan as run
 
     try:
         report = run(settings, watcher=watcher, stop=asked)
     except Stopped as stopped:
         if stopped.exit_code == 0:  # a rank that only helped: rank 0 speaks
-            return Path(), {}
+            return {}
         raise
     finally:
         watcher.finish()
     folder, summary = report.path.parent, report.summary
     with results():
-        if as_json:
-            print(json.dumps({"run": str(folder), "report": str(report.path), "summary": summary}))
-        elif quiet:
+        if shown and quiet:
             print(report.path)
-        else:
+        elif shown:
             from noisesieve.cli.summary import print_summary
 
             known = "true_label" in report.table.column_names
             print_summary(console(stderr=False), summary, folder, truth=known)
-    return folder, summary
+    return {"run": str(folder), "report": str(report.path), "summary": summary}
 
 
 def _dry_run(settings: ScanSettings, watcher: Watcher, *, as_json: bool) -> None:

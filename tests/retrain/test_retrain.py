@@ -437,7 +437,7 @@ def test_two_processes_scan_and_retrain_in_one_command(home: Path, tmp_path: Pat
         env={**os.environ, **environment},
     )
     assert found.returncode == 0, found.stderr
-    validate(json.loads(found.stdout), "retrain")
+    validate(json.loads(found.stdout), "scan")
     assert (tmp_path / "run-retrained/model.safetensors").exists()
 
 
