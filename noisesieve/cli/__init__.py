@@ -6,6 +6,7 @@ import io
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 import typer
 from typer.main import get_command
@@ -57,20 +58,24 @@ def top(
     """
 
 
-app.command("scan", no_args_is_help=True)(scan.scan)
-app.command("review", no_args_is_help=True)(review.review)
-app.command("export", no_args_is_help=True)(export.export)
-app.command("apply", no_args_is_help=True)(apply.apply)
-app.command("explain", no_args_is_help=True)(explain.explain)
-app.command("check", no_args_is_help=True)(check.check)
-app.command("waive", no_args_is_help=True)(waive.waive)
-app.command("diff", no_args_is_help=True)(diff.diff)
-app.command("doctor", no_args_is_help=True)(doctor.doctor)
-app.command("cache")(cache.cache)
-app.command("retrain", no_args_is_help=True)(retrain.retrain)
-app.command("inject", no_args_is_help=True)(inject.inject)
-app.command("evaluate", no_args_is_help=True)(evaluate.evaluate)
-app.command("bench", no_args_is_help=True)(bench.bench)
+_COMMANDS: dict[Callable[..., None], str] = {
+    scan.scan: "Find the wrong labels of a dataset.",
+    review.review: "A page of the suspects: look, decide.",
+    export.export: "Hand rows to an annotation tool or a notebook.",
+    apply.apply: "A corrected dataset from decisions, with a log.",
+    explain.explain: "Why this verdict, for one row.",
+    retrain.retrain: "Train a model on what the sieve let pass.",
+    check.check: "Pass or fail a new batch, without training.",
+    waive.waive: "Note that labels were reviewed and are right.",
+    diff.diff: "Two runs: suspects new, fixed, persistent.",
+    doctor.doctor: "Look at a dataset before it is scanned.",
+    cache.cache: "What scans keep on disk: list it, clear it.",
+    inject.inject: "Plant known label errors.",
+    evaluate.evaluate: "How far a run can be believed.",
+    bench.bench: "noisesieve and its peers on your own data.",
+}
+for _command, _line in _COMMANDS.items():
+    app.command(_command.__name__, short_help=_line, no_args_is_help=_command is not cache.cache)(_command)
 
 
 def main() -> None:

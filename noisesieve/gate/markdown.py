@@ -15,10 +15,11 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~-])")
 def render(verdict: Verdict) -> str:
     """Rules, then the worst suspects."""
     batch = verdict.batch
+    suspects = "1 suspect" if batch.corrupted == 1 else f"{batch.corrupted:,} suspects"
     lines = [
         f"### noisesieve check: {'passed' if verdict.passed else 'FAILED'}",
         "",
-        f"{escape(verdict.name)}: {batch.scored:,} of {batch.examples:,} images scored, {batch.corrupted:,} suspects"
+        f"{escape(verdict.name)}: {batch.scored:,} of {batch.examples:,} images scored, {suspects}"
         + (f", {batch.waived:,} waived" if batch.waived else ""),
         "",
         "| rule | limit | measured | |",

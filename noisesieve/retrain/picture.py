@@ -45,7 +45,7 @@ def draw(accuracy: dict[str, Any], title: str) -> str:
         )
     parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"/>')
     parts.append(
-        f'<text class="small" text-anchor="end" x="{RIGHT}" y="{BOTTOM + 18}">share of the pictures seen: 1</text>'
+        f'<text class="small" text-anchor="end" x="{RIGHT}" y="{BOTTOM + 18}">from the first picture to the last</text>'
     )
     level = spot(0, accuracy["before"]).split()[1]
     parts.append(f'<path d="M{LEFT} {level}H{RIGHT}" stroke="{BEFORE}" stroke-dasharray="5 4"/>')
