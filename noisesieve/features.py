@@ -12,15 +12,17 @@ import torch
 from torch import Tensor
 
 from noisesieve import pixels
+from noisesieve.files import digest
 from noisesieve.learn.backbones import Network, build
 from noisesieve.learn.embed import block_size, views_of
-from noisesieve.learn.feed import Feed
+from noisesieve.learn.feed import Feed, Precision, make_deterministic
 from noisesieve.learn.pretrained import Statistics, adopt, statistics_of
 from noisesieve.pixels.cache import FEATURES, PENDING, Cache, Entry, copy_known, make_store
 from noisesieve.records import Ints
 from noisesieve.settings import PixelSettings, Recipe
 from noisesieve.watch import Watcher
 
+FEATURES_VERSION = 1  # of how they are made
 Halves = npt.NDArray[np.float16]
 
 
@@ -29,6 +31,7 @@ class Seen:
     """Features of every readable row, (N, V, D) in float16: the plain view, and the mirrored one where it may count."""
 
     tensor: Tensor
+    contents: Tensor  # (N,) rows with the same number are the same picture
     statistics: Statistics  # mean and deviation a channel of the pictures that the backbone was shown
     reused: bool
 
@@ -45,6 +48,7 @@ def features_of(
     pause: Callable[[], None],
 ) -> Seen:
     """From the cache, or through the backbone and into it. Equal contents are seen once."""
+    make_deterministic(device)
     network = build(recipe.backbone, classes=2, image_size=recipe.image_size, seed=0)
     adopt(network, weights)
     views, width = 1 if recipe.flip is False else 2, network.fc.in_features
@@ -56,13 +60,14 @@ def features_of(
     item_bytes = views * width * 2
     cache = None
     if folder is not None:
-        maker = f"{recipe.backbone}-{recipe.weights_sha256[:16]}-{views}"
+        how = digest([FEATURES_VERSION, statistics, str(Precision(device).dtype), device.type])
+        maker = f"{recipe.backbone}-{recipe.weights_sha256[:16]}-{how[:8]}-{views}"
         cache = Cache.of_features(
             folder, size=recipe.image_size, max_pixels=settings.max_pixels, maker=maker, item_bytes=item_bytes
         )
     found = None if cache is None else cache.best(set(contents))
     if found is not None and set(contents) <= found.known().keys():
-        return Seen(_rows(found, hashes, views, width), statistics, reused=True)
+        return _seen(found, hashes, views, width, statistics, reused=True)
     building = scratch if cache is None else cache.build()
     building.mkdir(parents=True, exist_ok=True)
     entry = Entry(building, contents, [PENDING] * len(contents), FEATURES)
@@ -78,7 +83,7 @@ def features_of(
     finally:
         if cache is not None:  # on a stop too: the next run goes on from what is done
             entry = cache.keep(entry)
-    return Seen(_rows(entry, hashes, views, width), statistics, reused=False)
+    return _seen(entry, hashes, views, width, statistics, reused=False)
 
 
 def _fill(
@@ -114,8 +119,9 @@ def _open(entry: Entry, views: int, width: int, *, write: bool) -> Halves:
     return kept.reshape(-1, views, width)
 
 
-def _rows(entry: Entry, hashes: list[str], views: int, width: int) -> Tensor:
+def _seen(entry: Entry, hashes: list[str], views: int, width: int, statistics: Statistics, *, reused: bool) -> Seen:
     """The rows' features, read into memory in the rows' order."""
     slot = entry.known()
     places = np.array([slot[sha] for sha in hashes], dtype=np.int64)
-    return torch.from_numpy(_open(entry, views, width, write=False)[places])
+    features = torch.from_numpy(_open(entry, views, width, write=False)[places])
+    return Seen(features, torch.from_numpy(places), statistics, reused)

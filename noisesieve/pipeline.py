@@ -31,7 +31,7 @@ from noisesieve.files import digest, locked, sha256_of, write_json
 from noisesieve.learn.backbones import BACKBONES, LITE
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.cost import estimate
-from noisesieve.learn.heads import Heads
+from noisesieve.learn.heads import FEATURE_BYTES, Heads
 from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.model import Trained, save_model, weight_bytes
@@ -86,7 +86,7 @@ def _lead(
             dataset = prepare(
                 index, looks, settings, world, watcher, pause_of(stop), scratch=run.checkpoints / "pixels"
             )
-            run.require_room(_bytes_needed(dataset))
+            run.require_room(_bytes_needed(dataset, settings))
             watcher.note(f"{settings.wishes.preset}: {describe(dataset.recipe, world)}")
             if dataset.recipe.frozen and settings.wishes.freeze is None:
                 watcher.note("Photos, and no GPU: a pretrained backbone (--weights none trains one from scratch).")
@@ -182,6 +182,7 @@ def _learn_heads(
         device=device,
         watcher=watcher,
         stop=stop,
+        contents=seen.contents,
     )
     head, scores = heads.run()
     return Trained.of_head(head, seen.statistics, device), scores
@@ -370,11 +371,12 @@ def _own_weights(settings: ScanSettings) -> Path | None:
     return None if weights in (None, NONE, IMAGENET, LITE) else Path(str(weights))
 
 
-def _bytes_needed(dataset: Dataset) -> int:
+def _bytes_needed(dataset: Dataset, settings: ScanSettings) -> int:
     """What the run folder will hold at its fullest: two checkpoints and a third being written, or the results."""
     rows, classes = len(dataset.codes), len(dataset.classes)
     if dataset.recipe.frozen:
-        return len(dataset.index) * (500 + classes * 4) + 2**20
+        features = 0 if settings.pixels.cache else rows * FEATURE_BYTES  # else they lie in the cache
+        return len(dataset.index) * (500 + classes * 4) + features + 2**20
     checkpoint = 6 * weight_bytes(dataset.recipe, classes) + rows * (classes * 16 + 9)  # parked weights, two opinions
     checkpoint += rows * 4 * max(0, dataset.recipe.epochs - dataset.recipe.sieve_start + 2)  # the course of the margins
     return 3 * checkpoint + len(dataset.index) * 500 + 2**20

@@ -83,6 +83,14 @@ def _checked(settings: ScanSettings) -> ScanSettings:
     ):
         if count is not None and not (isinstance(count, int) and least <= count <= most):
             raise UsageError(f"{option} {count}: must be a whole number from {least} to {most}.")
+    if wishes.weights is not None and (not wishes.weights or _looks_like_a_keyword(wishes.weights)):
+        raise UsageError(
+            f"--weights {wishes.weights!r}: not the name of a file.", "Give it another name, or a keyword."
+        )
+    if wishes.freeze and wishes.preset != "auto":
+        raise UsageError(
+            f"--freeze: not for --preset {wishes.preset}, which trains the whole network.", "Leave one out."
+        )
     if wishes.freeze and wishes.weights == "none":
         raise UsageError(
             "--freeze with --weights none: there is nothing to freeze.", "Choose lite0, imagenet or a file."
@@ -94,3 +102,8 @@ def _checked(settings: ScanSettings) -> ScanSettings:
     if not (isinstance(wishes.seed, int) and 0 <= wishes.seed < 2**63):
         raise UsageError(f"--seed {wishes.seed}: must be a whole number from 0 to 2**63 - 1.")
     return settings
+
+
+def _looks_like_a_keyword(weights: str) -> bool:
+    """A file called `none`, `imagenet` or `lite0`: later commands know it by its name alone."""
+    return Path(weights).name in ("none", "imagenet", "lite0") and Path(weights).name != weights

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,15 +31,17 @@ from noisesieve.learn.feed import Feed
 from noisesieve.learn.model import Model, Trained, load_model, rate, save_model
 from noisesieve.learn.opinion import alone
 from noisesieve.learn.world import World, device_problem
-from noisesieve.records import Bools, Index, Ints
+from noisesieve.names import printable, without_xml_control
+from noisesieve.records import Bools, Index, Ints, Looks
 from noisesieve.reopen import index_of, pixels_of, settings_of
 from noisesieve.retrain import plan as plans
 from noisesieve.retrain.loop import Exam, Material, Retraining, Taught, examine
 from noisesieve.retrain.picture import draw
 from noisesieve.retrain.plan import RetrainRecipe
-from noisesieve.settings import PixelSettings, Recipe, RetrainSettings
+from noisesieve.settings import PixelSettings, Recipe, RetrainSettings, SourceSettings
 from noisesieve.watch import Nobody, Stop, Watcher, pause_of
 
+STALE = ("summary.json", "probabilities.parquet", "course.parquet", "division.parquet", "review.html", "curves.svg")
 DROPPED, LEARNT, SEEN = 0, 1, 2  # a row takes no part, its label counts, only its picture does
 
 
@@ -76,42 +78,30 @@ def _lead(settings: RetrainSettings, world: World, watcher: Watcher, stop: Stop)
     roles = roles_of(made, settings, index.root)
     if not (roles.role == LEARNT).any():
         raise InputError(f"{run}: no row is clean.", "There is nothing to learn from.")
-    folder = settings.output or run.with_name(f"{run.name}-retrained")
+    folder = report.output_folder(settings.output or _beside(run), index, watcher)
     if folder.exists() and folder.samefile(run):
         raise OutputError(f"{folder}: holds the run itself.", "Choose another folder with -o.")
+    chosen, pause = replace(settings.pixels, max_pixels=pixels_of(made).max_pixels), pause_of(stop)
     with locked(folder):
         place = report.RunFolder(folder)
-        readable = pixels_of(made)
-        looks = pixels.look(
-            index, replace(settings.pixels, max_pixels=readable.max_pixels), watcher, pause=pause_of(stop)
-        )
+        looks = pixels.look(index, chosen, watcher, pause=pause)
         _refuse_changed(made, index, looks.sha256, roles.role)
-        exam_index = None if settings.test is None else sources.read(settings.test, least_classes=1)
-        identity = _identity(settings, made, roles, exam_index)
+        test = (
+            None if settings.test is None else test_set(settings.test, model.classes, settings.pixels, watcher, pause)
+        )
+        identity = _identity(settings, made, roles, test)
         claim = place.claim(identity, index, looks, force=settings.force)
         if claim == "finished":
             watcher.note("This retraining is finished already: same settings, same run.")
-            document: dict[str, Any] = json.loads((folder / "retrain.json").read_text(encoding="utf-8"))
-            return document
-        decoded = pixels.decode(
-            index,
-            looks,
-            settings.pixels,
-            watcher,
-            size=model.image_size,
-            scratch=place.checkpoints / "pixels",
-            pause=pause_of(stop),
-        )
+            known: dict[str, Any] = json.loads((folder / "retrain.json").read_text(encoding="utf-8"))
+            return {**known, "run": str(settings.run), "output": str(folder)}
+        scratch, size = place.checkpoints, model.image_size
+        decoded = pixels.decode(index, looks, chosen, watcher, size=size, scratch=scratch / "pixels", pause=pause)
+        roles = _as_decoded(roles, made, decoded, watcher)
         exam = None
-        if exam_index is not None:
+        if test is not None:
             exam = read_exam(
-                exam_index,
-                model.classes,
-                model.image_size,
-                settings.pixels,
-                watcher,
-                stop,
-                scratch=place.checkpoints / "test",
+                *test, model.classes, size, settings.pixels, watcher, scratch=scratch / "test", pause=pause
             )
         labelled, unlabelled = (np.flatnonzero(roles.role[decoded.rows] == kind) for kind in (LEARNT, SEEN))
         ran = made.summary["training"]["recipe"]
@@ -125,9 +115,10 @@ def _lead(settings: RetrainSettings, world: World, watcher: Watcher, stop: Stop)
             flip=model.flip,
         )
         watcher.note(describe(recipe, len(labelled), len(unlabelled)))
+        _warn_of_empty_classes(roles, model.classes, watcher)
+        place.require_room(6 * (run / "model.safetensors").stat().st_size + 2**26)
         place.begin(identity, index, looks, fresh=claim == "fresh", version=__version__)
-        codes = report.class_codes([roles.labels[row] for row in decoded.rows.tolist()], model.classes)
-        given = report.class_codes([index.labels[row] for row in decoded.rows.tolist()], model.classes)
+        codes, given = (_codes(labels, decoded, model.classes) for labels in (roles.labels, index.labels))
         shared = {
             "pixels": pixels.to_document(decoded.pixels),
             "classes": len(model.classes),
@@ -144,12 +135,26 @@ def _lead(settings: RetrainSettings, world: World, watcher: Watcher, stop: Stop)
         plain = None
         if settings.baseline == "ce":
             passes = recipe.passes(len(labelled), len(unlabelled))
-            rows = np.arange(len(given))
+            rows = np.flatnonzero(made.verdicts[decoded.rows] != "unreadable")
             fair = plans.baseline(recipe, rows=len(rows), passes=passes)
             task = {**shared, "name": "ce", "recipe": plans.to_document(fair), "labels": given.tolist()}
             plain = _begin({**task, "clean": rows.tolist(), "corrupted": []}, world, watcher, stop)
         document = _record(
-            place, made, model, recipe, roles, decoded, given, exam, taught, plain, settings, world, watcher, stop
+            place,
+            made,
+            model,
+            recipe,
+            roles,
+            decoded,
+            codes,
+            given,
+            exam,
+            taught,
+            plain,
+            settings,
+            world,
+            watcher,
+            stop,
         )
         place.write(identity, complete=True, version=__version__)
         return document
@@ -211,7 +216,9 @@ def _refuse_changed(made: report.Report, index: Index, now: Sequence[str | None]
             )
 
 
-def _identity(settings: RetrainSettings, made: report.Report, roles: Roles, exam: Index | None) -> dict[str, Any]:
+def _identity(
+    settings: RetrainSettings, made: report.Report, roles: Roles, test: tuple[Index, Looks] | None
+) -> dict[str, Any]:
     """What makes this retraining this one."""
     return {
         "run": sha256_of(made.path),
@@ -219,34 +226,68 @@ def _identity(settings: RetrainSettings, made: report.Report, roles: Roles, exam
         "wishes": vars(settings.wishes),
         "baseline": settings.baseline,
         "roles": digest([roles.role.tolist(), roles.labels]),
-        "test": None if exam is None else digest([exam.ids, exam.labels]),
+        "test": None if test is None else report.fingerprint(*test),
     }
 
 
-def read_exam(
-    index: Index,
-    classes: list[str],
-    size: int,
-    settings: PixelSettings,
-    watcher: Watcher,
-    stop: Stop,
-    *,
-    scratch: Path,
-) -> Exam:
-    """A test set at the model's size; rows of classes that the model does not know are left out, and it is said."""
-    known = set(classes)
+def _beside(run: Path) -> Path:
+    """`RUN-retrained`, wherever the run was named from."""
+    return run.with_name(f"{run.name}-retrained") if run.name else Path(f"{run.resolve()}-retrained")
+
+
+def _codes(labels: list[str], decoded: pixels.Decoded, classes: list[str]) -> Ints:
+    """Labels of the readable rows as numbers; -1 for a class that the run does not know."""
+    number = {name: code for code, name in enumerate(classes)}
+    return np.array([number.get(labels[row], -1) for row in decoded.rows.tolist()], dtype=np.int64)
+
+
+def _as_decoded(roles: Roles, made: report.Report, decoded: pixels.Decoded, watcher: Watcher) -> Roles:
+    """Rows that cannot be decoded any more take no part, and are named."""
+    lost = np.setdiff1d(np.flatnonzero(roles.role != DROPPED), decoded.rows)
+    for row in lost[:5].tolist():
+        watcher.warn(f"{made.table['id'][row].as_py()}: {decoded.looks.status[row]}: it takes no part.")
+    role = roles.role.copy()
+    role[lost] = DROPPED
+    counts = {"clean": int((role == LEARNT).sum()), "corrupted": int((role == SEEN).sum())}
+    return replace(roles, role=role, counts={**roles.counts, **counts})
+
+
+def _warn_of_empty_classes(roles: Roles, classes: list[str], watcher: Watcher) -> None:
+    taught = {label for label, role in zip(roles.labels, roles.role.tolist(), strict=True) if role == LEARNT}
+    if missing := [name for name in classes if name not in taught]:
+        watcher.warn(f"No clean row of {', '.join(map(repr, missing[:5]))}: the new model will never name that class.")
+
+
+def test_set(
+    source: SourceSettings, classes: list[str], settings: PixelSettings, watcher: Watcher, pause: Callable[[], None]
+) -> tuple[Index, Looks]:
+    """The rows of a test set whose classes the model knows; others are left out, and it is said."""
+    index, known = sources.read(source, least_classes=1), set(classes)
     part = index.take(np.array([i for i, label in enumerate(index.labels) if label in known], dtype=np.int64))
     if len(part) == 0:
         raise InputError(f"{index.root}: no label of the test set is a class of the model.", "Is its column right?")
     if len(part) < len(index):
         watcher.warn(f"{len(index) - len(part):,} test rows have labels that the model does not know: left out.")
-    pause = pause_of(stop)
-    looks = pixels.look(part, settings, watcher, pause=pause)
-    decoded = pixels.decode(part, looks, settings, watcher, size=size, scratch=scratch, pause=pause)
-    report_unreadable(part, decoded.looks, watcher)
+    return part, pixels.look(part, settings, watcher, pause=pause)
+
+
+def read_exam(
+    index: Index,
+    looks: Looks,
+    classes: list[str],
+    size: int,
+    settings: PixelSettings,
+    watcher: Watcher,
+    *,
+    scratch: Path,
+    pause: Callable[[], None],
+) -> Exam:
+    """A test set at the model's size."""
+    decoded = pixels.decode(index, looks, settings, watcher, size=size, scratch=scratch, pause=pause)
+    report_unreadable(index, decoded.looks, watcher)
     if len(decoded.rows) == 0:
         raise InputError(f"{index.root}: no image of the test set can be read.", "Is its root right?")
-    codes = report.class_codes([part.labels[row] for row in decoded.rows.tolist()], classes)
+    codes = report.class_codes([index.labels[row] for row in decoded.rows.tolist()], classes)
     return Exam(decoded.pixels, torch.from_numpy(codes))
 
 
@@ -297,6 +338,7 @@ def _record(
     recipe: RetrainRecipe,
     roles: Roles,
     decoded: pixels.Decoded,
+    codes: Ints,
     given: Ints,
     exam: Exam | None,
     taught: Taught,
@@ -312,10 +354,11 @@ def _record(
     feed = Feed(decoded.pixels, world.device, statistics=model.statistics)
     probs = examine(taught.state.average, feed, flip=model.flip, state=taught.state, stop=stop)
     watcher.finish()
-    saved = alone(probs, torch.from_numpy(given), model.sieve_eps).numpy()
+    saved = alone(probs, torch.from_numpy(codes), model.sieve_eps).numpy()
     chances = made.table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)[decoded.rows]
     network = replace(recipe.network, sieve_eps=model.sieve_eps)
-    corrupted: Bools = roles.role[decoded.rows] == SEEN
+    corrupted: Bools = roles.role[decoded.rows] != LEARNT
+    chances = np.where(~corrupted & (codes != given), 0.0, chances)  # corrected: what was wrong is no more
     save_model(
         folder,
         Trained.of_state(taught.state),
@@ -327,8 +370,10 @@ def _record(
         recipe=network,
         classes=model.classes,
     )
-    shutil.copyfile(made.path, folder / "report.parquet.part")
-    (folder / "report.parquet.part").replace(folder / "report.parquet")
+    for old in STALE:  # of another run that was replaced
+        (folder / old).unlink(missing_ok=True)
+    with made.path.open("rb") as source, replacing(folder / "report.parquet") as file:
+        shutil.copyfileobj(source, file)
     history = [*taught.history, *(plain.history if plain is not None else [])]
     report.write_table(pa.Table.from_pylist(history), folder / "history.parquet")
     before = None if exam is None else _before(model, exam, world, watcher)
@@ -347,7 +392,9 @@ def _record(
     write_json(folder / "retrain.json", document)
     if exam is not None:
         with replacing(folder / "curves.svg") as file:
-            file.write(draw(document["accuracy"], folder.name).encode())
+            file.write(
+                draw(document["accuracy"], without_xml_control(printable(folder.name))).encode("utf-8", "replace")
+            )
     return document
 
 

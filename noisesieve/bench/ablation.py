@@ -17,7 +17,7 @@ from noisesieve import __version__, pixels, sources
 from noisesieve.bench.contest import Contest, Training
 from noisesieve.bench.table import machine_facts
 from noisesieve.dataset import Dataset, prepare
-from noisesieve.errors import UsageError
+from noisesieve.errors import TrainingError, UsageError
 from noisesieve.learn.feed import Feed
 from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.plan import describe
@@ -26,8 +26,8 @@ from noisesieve.learn.world import World
 from noisesieve.pipeline import refuse_nonsense
 from noisesieve.retrain import plan as plans
 from noisesieve.retrain.loop import Exam, Material, Retraining, examine
-from noisesieve.retraining import read_exam
-from noisesieve.settings import BenchSettings, RetrainWishes, SourceSettings
+from noisesieve.retraining import read_exam, test_set
+from noisesieve.settings import BenchSettings, RetrainWishes, SourceSettings, Wishes
 from noisesieve.sieve.judge import judge
 from noisesieve.watch import Nobody, Stop, Watcher, pause_of
 
@@ -51,13 +51,13 @@ def ablate(
             raise UsageError("--ablation trains whole networks.", "Pass --weights none.")
         watcher.note(f"{scan.wishes.preset}: {describe(dataset.recipe, world)}")
         exam = read_exam(
-            sources.read(test, least_classes=1),
+            *test_set(test, dataset.classes, scan.pixels, watcher, pause_of(stop)),
             dataset.classes,
             dataset.recipe.image_size,
             scan.pixels,
             watcher,
-            stop,
             scratch=Path(scratch) / "test",
+            pause=pause_of(stop),
         )
         lesson = Lesson(
             pixels=dataset.decoded.pixels,
@@ -67,7 +67,7 @@ def ablate(
             weights=dataset.weights,
         )
         contest = Contest(lesson, dataset.recipe, world, watcher, stop)
-        rows = _rows(contest, dataset, exam)
+        rows = _rows(contest, dataset, exam, scan.wishes)
     return {
         "schema_version": 1,
         "version": __version__,
@@ -82,7 +82,7 @@ def ablate(
     }
 
 
-def _rows(contest: Contest, dataset: Dataset, exam: Exam) -> list[dict[str, Any]]:
+def _rows(contest: Contest, dataset: Dataset, exam: Exam, wishes: Wishes) -> list[dict[str, Any]]:
     """Cross-entropy; the sieve alone; with the regularizer; with consistency training after it."""
     recipe, count = contest.recipe, len(contest.lesson)
     found = []
@@ -108,7 +108,7 @@ def _rows(contest: Contest, dataset: Dataset, exam: Exam) -> list[dict[str, Any]
         )
     assert last is not None
     contest.watcher.note("with consistency")
-    found.append(_with_consistency(last, contest, dataset, exam, found[-1]))
+    found.append(_with_consistency(last, contest, dataset, exam, found[-1], wishes))
     return found
 
 
@@ -118,21 +118,35 @@ def _clean(training: Training, dataset: Dataset) -> np.ndarray[Any, np.dtype[np.
 
 
 def _with_consistency(
-    training: Training, contest: Contest, dataset: Dataset, exam: Exam, before: dict[str, Any]
+    training: Training, contest: Contest, dataset: Dataset, exam: Exam, before: dict[str, Any], wishes: Wishes
 ) -> dict[str, Any]:
-    assert training.state is not None
-    clean, lesson, start = _clean(training, dataset), contest.lesson, time.monotonic()
+    """As `retrain` would after that scan; a shortened bench shortens it too."""
+    state = training.state
+    assert state is not None
+    division = training.scores.division
+    clean = _clean(training, dataset) if division is None else division
+    lesson, start = contest.lesson, time.monotonic()
+    if not clean.any():
+        raise TrainingError("No row passed the sieve: there is nothing to train on.", "Lengthen --warmup-epochs.")
     labelled, unlabelled = (torch.from_numpy(np.flatnonzero(kind)) for kind in (clean, ~clean))
-    flip = bool(training.state.flip)
     recipe = plans.plan(
         contest.recipe,
-        RetrainWishes(seed=contest.recipe.seed),
-        preset="auto",
+        RetrainWishes(seed=contest.recipe.seed, epochs=wishes.epochs),
+        preset=wishes.preset,
         labelled=len(labelled),
         unlabelled=len(unlabelled),
-        flip=flip,
+        flip=bool(state.flip),
     )
-    material = Material(lesson.pixels, lesson.labels, labelled, unlabelled, lesson.classes)
+    initial = {name: value.clone() for name, value in state.average.state_dict().items()}
+    material = Material(
+        lesson.pixels,
+        lesson.labels,
+        labelled,
+        unlabelled,
+        lesson.classes,
+        statistics=(state.mean, state.std),
+        initial=initial if recipe.start == "run" else None,
+    )
     taught = Retraining(
         material,
         recipe,

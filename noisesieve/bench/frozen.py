@@ -25,6 +25,7 @@ class FrozenContest(Contest):
     """Heads instead of networks. Seconds are those of the verdicts: the features are there."""
 
     features: Tensor | None = None  # (N, V, D)
+    contents: Tensor | None = None  # (N,) rows with the same number are the same picture
 
     @property
     def shares(self) -> bool:
@@ -42,6 +43,7 @@ class FrozenContest(Contest):
             device=self.world.device,
             watcher=self.watcher,
             stop=self.stop,
+            contents=self.contents,
             observe=observe,
         )
         head, scores = heads.run()

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from noisesieve import __version__, pixels, sources
 from noisesieve.bench import peers, truth
@@ -19,7 +18,7 @@ from noisesieve.bench.frozen import FrozenContest
 from noisesieve.bench.measure import area_under_roc, average_precision, calibration, detection
 from noisesieve.dataset import Dataset, prepare
 from noisesieve.errors import InputError, UsageError
-from noisesieve.features import features_of
+from noisesieve.features import Seen, features_of
 from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.plan import describe
 from noisesieve.learn.world import World
@@ -64,8 +63,10 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
             peers.require_folds(dataset.codes, peers.FOLDS)
         contest = Contest(lesson, dataset.recipe, world, watcher, stop)
         if dataset.recipe.frozen:
-            features = _features(dataset, scan, world, watcher, stop, Path(scratch))
-            contest = FrozenContest(lesson, dataset.recipe, world, watcher, stop, features=features)
+            seen = _features(dataset, scan, world, watcher, stop, Path(scratch))
+            contest = FrozenContest(
+                lesson, dataset.recipe, world, watcher, stop, features=seen.tensor, contents=seen.contents
+            )
         if NEED_PLAIN & set(methods):
             watcher.note("plain cross-entropy, for those that rest on it")
             _ = contest.plain
@@ -91,9 +92,7 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
     }
 
 
-def _features(
-    dataset: Dataset, scan: ScanSettings, world: World, watcher: Watcher, stop: Stop, scratch: Path
-) -> Tensor:
+def _features(dataset: Dataset, scan: ScanSettings, world: World, watcher: Watcher, stop: Stop, scratch: Path) -> Seen:
     assert dataset.weights is not None
     return features_of(
         dataset.decoded,
@@ -104,7 +103,7 @@ def _features(
         device=world.device,
         scratch=scratch / "features",
         pause=pause_of(stop),
-    ).tensor
+    )
 
 
 def _methods(wanted: tuple[str, ...]) -> tuple[str, ...]:

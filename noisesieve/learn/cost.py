@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from noisesieve.learn.backbones import Network, build
+from noisesieve.learn.heads import FEATURE_BYTES
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.opinion import EPOCHS as OPINION_EPOCHS
 from noisesieve.settings import Recipe
@@ -35,7 +36,7 @@ def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -
     weights = sum(p.numel() for p in model.parameters()) * 4
     if recipe.frozen:  # a forward pass a view; the heads take seconds
         rate = batch / _fastest(lambda: _see(model, images))
-        passes, memory = float(views), weights + rows * classes * 32 + 900 * 2**20
+        passes, memory = float(views), weights + rows * (classes * 32 + FEATURE_BYTES) + 900 * 2**20
     else:
         labels = torch.zeros(batch, dtype=torch.int64, device=device)
         rate = batch / _fastest(lambda: _step(model, images, labels))

@@ -7,6 +7,7 @@ heart. All heads are one matrix product, classes first, (K, H, B), so that the s
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from noisesieve.errors import TrainingError
+from noisesieve.learn.feed import make_deterministic
 from noisesieve.learn.lesson import generator, shuffled_batches
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.schedule import Timeline
@@ -25,6 +27,7 @@ from noisesieve.sieve.formulas import margin, undecided
 from noisesieve.watch import Stop, Watcher
 
 DIRECTIONS = 256
+FEATURE_BYTES = 2 * 2048 * 2  # a row, at most: two views of 2,048 halves
 LENS_ROWS = 2048
 BLOCK_VALUES = 2**24  # probabilities at a time while scoring
 
@@ -95,8 +98,10 @@ class Heads:
         device: torch.device,
         watcher: Watcher,
         stop: Stop,
+        contents: Tensor | None = None,  # (N,) rows with the same number are the same picture; None: all are different
         observe: Callable[[Tensor, Tensor], None] | None = None,  # mean logits (B, K) and rows of every step
     ) -> None:
+        make_deterministic(device)
         self.recipe, self.device, self.watcher, self.stop, self.observe = recipe, device, watcher, stop, observe
         self.timeline = Timeline(recipe, recipe.warmup_epochs)
         self.labels, self.trusted, self.classes, self.rows = labels, trusted, classes, len(labels)
@@ -104,9 +109,11 @@ class Heads:
         self.seen = torch.stack([self.lens.through(view) for view in features.unbind(1)], dim=1).to(device)  # (N, V, Q)
         self.width = self.seen.shape[2]
         self.prior = torch.bincount(labels, minlength=classes).double() / self.rows
-        self.owner = owners(labels, folds=min(recipe.folds, self.rows), seeds=recipe.head_seeds, seed=recipe.seed)
-        self.heads = int(self.owner.max()) + 1
+        contents = torch.arange(self.rows) if contents is None else contents
+        self.owner = owners(labels, contents, folds=recipe.folds, seeds=recipe.head_seeds, seed=recipe.seed)
+        self.heads = recipe.folds * recipe.head_seeds
         self.held = torch.zeros((self.rows, self.heads), dtype=torch.bool).scatter_(1, self.owner, True)
+        self.held[single(labels, contents)] = False  # or no head would know that the class exists
         self.keep = ~self.held  # (N, H): takes part in this head's training
         self.weight = torch.zeros((classes * self.heads, self.width), device=device)
         self.bias = torch.zeros((classes * self.heads, 1), device=device)
@@ -195,7 +202,13 @@ class Heads:
                 views, grad.view(-1, len(batch)), count > 0, self.timeline.learning_rate(epoch, step / len(batches))
             )
             skipped += int((count == 0).any())
-            losses.append(loss.detach()[count > 0].mean())
+            seen = loss.detach()[count > 0]
+            if len(seen):
+                losses.append(float(seen.mean()))
+                if not math.isfinite(losses[-1]):
+                    raise TrainingError(
+                        f"The loss is not finite in epoch {epoch}, step {step + 1}.", "Lower --lr or --beta."
+                    )
             if self.observe is not None:
                 self._tell(logits.detach(), batch)
             self.watcher.advance(
@@ -207,10 +220,7 @@ class Heads:
                 kept=kept,
                 flagged=self.rows - kept,
             )
-        mean = float(torch.stack(losses).nanmean())
-        if not abs(mean) < float("inf"):
-            raise TrainingError(f"The loss is not finite in epoch {epoch}.", "Lower --lr or --beta.")
-        return mean, len(batches), skipped
+        return sum(losses) / len(losses) if losses else None, len(batches), skipped
 
     def _views(self, batch: Tensor, dice: torch.Generator) -> Tensor:
         """Features (B, D) of a batch: of either view where pictures may be mirrored, else of the plain one."""
@@ -270,6 +280,8 @@ class Heads:
             first_margin[rows] = margin(alone[:, 0].T, labels, self.recipe.sieve_eps)
             gaps = margin(every.flatten(1).T, labels.repeat(self.heads), self.recipe.loop_eps)
             clean[rows] = (gaps < 0).view(self.heads, -1).T
+        if not torch.isfinite(probs).all():
+            raise TrainingError("The scores are not finite.", "Lower --lr or --beta.")
         return Said(probs, first, first_margin, clean)
 
     def sieve(self, clean: Tensor, epoch: int) -> None:
@@ -277,7 +289,7 @@ class Heads:
         keep = (clean | self.trusted[:, None]) & ~self.held
         if not keep.any(dim=0).all():
             raise TrainingError(
-                f"Every row was sieved out after epoch {epoch}: the heads predict no given label.",
+                f"Every row of a head was sieved out after epoch {epoch}: it predicts no given label.",
                 "Lengthen --warmup-epochs, lower --beta, or check that labels and images belong together.",
             )
         self.keep = keep
@@ -324,13 +336,25 @@ class Heads:
         )
 
 
-def owners(labels: Tensor, *, folds: int, seeds: int, seed: int) -> Tensor:
-    """(N, seeds): of each partition the head that leaves the row out. Classes are spread evenly over the folds."""
+def owners(labels: Tensor, contents: Tensor, *, folds: int, seeds: int, seed: int) -> Tensor:
+    """(N, seeds): of each partition the head that leaves the row out. Classes are spread evenly over the folds.
+
+    The same picture in several rows is left out as one: a head that learnt a copy would know its label by heart.
+    """
+    _, place = contents.unique(return_inverse=True)  # (N,) numbers without gaps
+    count = int(place.max()) + 1
+    label = torch.zeros(count, dtype=labels.dtype).scatter_(0, place, labels)  # of any of its rows
     found = []
     for number in range(seeds):
-        shuffled = torch.randperm(len(labels), generator=generator(seed, number, folds))
-        order = shuffled[labels[shuffled].argsort(stable=True)]
-        fold = torch.empty_like(labels)
-        fold[order] = torch.arange(len(labels)) % folds + number * folds
-        found.append(fold)
+        shuffled = torch.randperm(count, generator=generator(seed, number, folds))
+        order = shuffled[label[shuffled].argsort(stable=True)]
+        fold = torch.empty_like(order)
+        fold[order] = torch.arange(count) % folds + number * folds
+        found.append(fold[place])
     return torch.stack(found, dim=1)
+
+
+def single(labels: Tensor, contents: Tensor) -> Tensor:
+    """(N,) bool: rows of classes that have only one picture."""
+    pairs = torch.stack((labels, contents), dim=1).unique(dim=0)
+    return torch.bincount(pairs[:, 0], minlength=int(labels.max()) + 1)[labels] < 2

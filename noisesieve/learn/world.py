@@ -43,7 +43,7 @@ class World:
             torch.cuda.set_device(device)
         if not dist.is_initialized():  # a second stage of the same process stays among the same ranks
             dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
-            atexit.register(dist.destroy_process_group)
+            atexit.register(_leave)
         return cls(dist.get_rank(), dist.get_world_size(), device)
 
     @property
@@ -117,6 +117,12 @@ class World:
             for rank, received in enumerate(blocks):
                 collected[rank].append(received.cpu())
         return torch.cat([torch.cat(blocks)[:length] for blocks, length in zip(collected, lengths, strict=True)])
+
+
+def _leave() -> None:
+    """End the process group with the process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def choose_device(name: str) -> torch.device:

@@ -132,17 +132,22 @@ class Cache:
     def build(self) -> Path:
         """A fresh, locked folder to build an entry in; what dead processes left half-built is removed."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        for stale in self._folder.glob(".building-*"):
-            try:
-                with FileLock(stale / "lock", blocking=False):
-                    shutil.rmtree(stale, ignore_errors=True)
-            except (Timeout, OSError):
-                continue  # its builder lives
-        folder = self._folder / f".building-{secrets.token_hex(6)}"
-        folder.mkdir()
-        self._lock = FileLock(folder / "lock", blocking=False)
-        self._lock.acquire()
+        with self._alone():
+            for stale in self._folder.glob(".building-*"):
+                try:
+                    with FileLock(stale / "lock", blocking=False):
+                        shutil.rmtree(stale, ignore_errors=True)
+                except (Timeout, OSError):
+                    continue  # its builder lives
+            folder = self._folder / f".building-{secrets.token_hex(6)}"
+            folder.mkdir()
+            self._lock = FileLock(folder / "lock", blocking=False)
+            self._lock.acquire()
         return folder
+
+    def _alone(self) -> FileLock:
+        """Nobody else adds or removes a folder meanwhile."""
+        return FileLock(self._folder / ".lock")
 
     def keep(self, building: Entry) -> Entry:
         """Make a built folder an entry, in the place of an older one with the same contents."""
@@ -153,12 +158,13 @@ class Cache:
             sync_file(building.folder / name)
         content = hashlib.sha256("".join(building.sha256).encode()).hexdigest()
         target = self._folder / f"{self._prefix}{content[:16]}"
-        self.release()
-        (building.folder / "lock").unlink(missing_ok=True)
         old = self._folder / f".building-{secrets.token_hex(6)}"
-        if target.exists():
-            target.rename(old)
-        building.folder.rename(target)
+        with self._alone():
+            self.release()
+            (building.folder / "lock").unlink(missing_ok=True)
+            if target.exists():
+                target.rename(old)
+            building.folder.rename(target)
         shutil.rmtree(old, ignore_errors=True)
         sync_folder(self._folder)
         return Entry(target, building.sha256, building.status, building.store)

@@ -116,7 +116,7 @@ class RunFolder:
     def begin(self, identity: dict[str, Any], index: Index, looks: Looks, *, fresh: bool, **facts: Any) -> None:
         """Make the folder this run's: from now on the same command resumes it."""
         if fresh:
-            for old in self.checkpoints.glob("*.ckpt"):
+            for old in self.checkpoints.rglob("*.ckpt"):
                 old.unlink(missing_ok=True)
         self._write_rows(index, looks)
         self.write(identity, complete=False, **facts)

@@ -32,6 +32,7 @@ from noisesieve.retrain.plan import RetrainRecipe
 from noisesieve.retrain.strong import strong
 from noisesieve.watch import Stop, Watcher
 
+SAVE_SECONDS = 300.0  # a long epoch is saved on the way
 LR_END = 0.01  # share of the rate that the cosine ends with
 
 
@@ -87,6 +88,8 @@ class Retraining:
         self.exam_feed = None if exam is None else Feed(exam.pixels, world.device, statistics=statistics)
         self.state = fresh(recipe.network, rows=len(material.labels), classes=material.classes, world=world)
         self.state.mean, self.state.std = statistics
+        self.stopping = self.saving = False  # what the ranks agreed on in the last step
+        self.saved_at = time.monotonic()
         if material.initial is not None:
             self.state.model.load_state_dict(material.initial)
             self.state.average.load_state_dict(material.initial)
@@ -102,12 +105,11 @@ class Retraining:
         self.watcher.advance((state.epoch - 1) * rows)
         while state.epoch <= recipe.epochs:
             facts = self.train_epoch()
-            self.world.mean_(state.norm_buffers())
+            self.save()  # a stop in the exam costs no training
             facts["test_accuracy"] = self.accuracy()
             state.history = [*state.history, facts]
-            state.epoch += 1
-            if self.checkpoints is not None and self.world.leads:
-                self.checkpoints.save(state.epoch, *state.to_checkpoint())
+            state.epoch, state.step, state.epoch_facts = state.epoch + 1, 0, {}
+            self.save()
         self.watcher.finish()
         return Taught(state, state.history)
 
@@ -131,21 +133,30 @@ class Retraining:
         ]
         beside = self._beside(corrupted, len(batches))
         teacher = self._teacher()
-        totals = {"loss": 0.0, "consistency": 0.0}
+        totals = state.epoch_facts = state.epoch_facts or {"loss": 0.0, "consistency": 0.0, "seconds": 0.0}
         mine = [self._mine(b) for b in batches]
         aside = [self._mine(b) for b in beside]
-        pictures = zip(self.feed.batches(mine), self._pictures(aside), strict=True)
-        for step, (images, others) in enumerate(pictures):
+        first = state.step
+        pictures = zip(self.feed.batches(mine[first:]), self._pictures(aside[first:]), strict=True)
+        for step, (images, others) in enumerate(pictures, first):
             rate = self.learning_rate(state.epoch - 1 + step / len(batches))
             losses = self._step(step, rate, batches[step], mine[step], images, beside[step], others, teacher)
-            for key, value in zip(totals, losses, strict=True):
+            for key, value in zip(("loss", "consistency"), losses, strict=True):
                 totals[key] += value / len(batches)
             state.update_average(len(batches), recipe.network.ema_epochs)
+            state.step += 1
+            totals["seconds"], start = totals["seconds"] + time.monotonic() - start, time.monotonic()
             self.watcher.advance(
                 len(batches[step]), phase=self.name, epoch=state.epoch, epochs=recipe.epochs, loss=losses[0]
             )
+            if self.stopping:
+                self.save()
+                raise self.stop() or Stopped("Another rank was asked to stop.", exit_code=143)
+            if self.saving:
+                self.save()
+        state.parked = {}
         seen = sum(len(b) for b in batches) + 2 * sum(len(b) for b in beside)
-        seconds = time.monotonic() - start
+        seconds = totals["seconds"]
         return {
             "phase": self.name,
             "epoch": state.epoch,
@@ -183,8 +194,20 @@ class Retraining:
         if self.recipe.target == "ema":
             return self.state.average
         if self.recipe.target == "epoch-start":
-            return copy.deepcopy(self.state.model).requires_grad_(False)
+            teacher = copy.deepcopy(self.state.model).requires_grad_(False)
+            if self.state.step and self.state.parked:  # resumed within the epoch
+                teacher.load_state_dict(self.state.parked)
+            self.state.parked = {name: value.clone() for name, value in teacher.state_dict().items()}
+            return teacher
         return self.state.model
+
+    def save(self) -> None:
+        """Write a checkpoint, on rank 0; BatchNorm's statistics are then the same on all."""
+        self.saved_at, self.saving = time.monotonic(), False
+        self.world.mean_(self.state.norm_buffers())
+        if self.checkpoints is not None and self.world.leads:
+            state = self.state
+            self.checkpoints.save(state.updates * 2 + (state.step == 0), *state.to_checkpoint())
 
     def _step(
         self,
@@ -221,12 +244,11 @@ class Retraining:
             group["lr"] = rate * group["share"]
         state.optimizer.zero_grad()
         scaler.scale(loss + recipe.weight * consistency).backward()
-        asked = self.stop()
         parameters = list(state.model.parameters())
-        said = (float(loss.detach()), float(consistency.detach()), float(asked is not None))
-        *losses, stopping = world.add_gradients(parameters, said)
-        if stopping:
-            raise asked or Stopped("Another rank was asked to stop.", exit_code=143)
+        signals = (float(self.stop() is not None), float(time.monotonic() - self.saved_at > SAVE_SECONDS))
+        said = (float(loss.detach()), float(consistency.detach()), *signals)
+        *losses, stopping, saving = world.add_gradients(parameters, said)
+        self.stopping, self.saving = stopping > 0, saving > 0
         scaler.unscale_(state.optimizer)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, recipe.network.clip_norm))
         total = sum(losses) + (0.0 if scaler.is_enabled() else norm)
@@ -243,10 +265,13 @@ class Retraining:
         """Of the averaged weights on the exam; None where there is none."""
         if self.exam is None or self.exam_feed is None:
             return None
-        probs = examine(
-            self.state.average, self.exam_feed, flip=bool(self.state.flip), state=self.state, stop=self.stop
-        )
+        stop = self.stop if self.world.size == 1 else _never  # several ranks stop at a training step, together
+        probs = examine(self.state.average, self.exam_feed, flip=bool(self.state.flip), state=self.state, stop=stop)
         return float((probs.argmax(dim=1) == self.exam.labels).double().mean())
+
+
+def _never() -> None:
+    """Nobody asks."""
 
 
 def examine(

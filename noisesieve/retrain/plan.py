@@ -28,12 +28,9 @@ class RetrainRecipe:
 
     def passes(self, labelled: int, unlabelled: int) -> int:
         """Pictures through the network, both views of an unlabelled one counted."""
-        return self.epochs * (labelled + (2 * unlabelled_an_epoch(self, labelled) if unlabelled else 0))
-
-
-def unlabelled_an_epoch(recipe: RetrainRecipe, labelled: int) -> int:
-    """Pictures of the corrupted set that an epoch sees."""
-    return max(1, labelled // recipe.network.batch_size) * recipe.unlabelled_batch
+        steps = max(1, labelled // self.network.batch_size)
+        beside = 2 * self.unlabelled_batch if unlabelled else 0
+        return self.epochs * steps * (min(labelled, self.network.batch_size) + beside)
 
 
 def plan(
@@ -42,7 +39,7 @@ def plan(
     """Both the weight and the share of unlabelled pictures follow |H| / |L|, at most 1."""
     share = min(1.0, unlabelled / labelled)
     start = wishes.start or ("run" if run.frozen or run.weights != "none" else "scratch")
-    fine = run.weights != "none"
+    fine = run.weights != "none" and start == "run"
     batch = wishes.batch_size or (320 if preset == "cifar" else 32 if fine else run.batch_size)
     batch = min(batch, labelled)
     epochs = wishes.epochs or (1600 if preset == "cifar" else FINE_EPOCHS if fine else EPOCHS)
@@ -76,7 +73,7 @@ def plan(
         network=network,
         epochs=epochs,
         warmup_epochs=wishes.warmup_epochs if wishes.warmup_epochs is not None else min(5.0, epochs / 10),
-        unlabelled_batch=round(batch * ratio) if unlabelled else 0,
+        unlabelled_batch=max(1, round(batch * ratio)) if unlabelled and ratio else 0,
         weight=wishes.weight if wishes.weight is not None else share,
         target=wishes.target,
         start=start,
@@ -86,7 +83,8 @@ def plan(
 
 def baseline(recipe: RetrainRecipe, *, rows: int, passes: int) -> RetrainRecipe:
     """Plain cross-entropy on all rows, from the same start, for as many pictures."""
-    epochs = max(1, -(-passes // rows))
+    size = min(rows, recipe.network.batch_size)
+    epochs = max(1, -(-passes // (rows // size * size)))  # an incomplete last batch is left out
     return replace(
         recipe, network=replace(recipe.network, epochs=epochs), epochs=epochs, unlabelled_batch=0, weight=0.0
     )

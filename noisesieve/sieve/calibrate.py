@@ -20,6 +20,8 @@ REACH = 16.0  # log-odds beyond this are one place
 TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # softer still, and hard pictures would explain wrong labels away
 FITTED = 2_000_000  # probabilities that a transition is fitted to, at most
 FIT_ROUNDS = 20
+MANY_CLASSES = 500  # beyond them one share of right labels must do for all
+BLOCK = 4096
 
 
 def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor, *, doubted: float = 0.0) -> Tensor:
@@ -49,14 +51,17 @@ def by_transition(probs: Tensor, labels: Tensor, order: Tensor) -> Tensor:
     """
     part = slice(None, None, -(-probs.numel() // FITTED))
     few, given = probs[part], labels[part]
-    fits = {heat: _fit(few, given, heat) for heat in TEMPERATURES}
-    best = max(TEMPERATURES, key=lambda heat: fits[heat][0])
-    shown, transition = _softened(probs, best), fits[best][1]
-    believed = shown.gather(1, labels[:, None]).squeeze(1) * transition[labels, labels]
-    total = torch.cat(
-        [(s * transition[:, y].T).sum(1) for s, y in zip(shown.split(4096), labels.split(4096), strict=True)]
-    )
-    return _monotone(1 - believed / total.clamp(min=1e-300), order)
+    likely, best, transition = -math.inf, 1.0, _even(0.8, probs.shape[1])
+    for heat in TEMPERATURES:
+        found, fitted = _fit(few, given, heat)
+        if found > likely:
+            likely, best, transition = found, heat, fitted
+    chance = []
+    for some, named in zip(probs.split(BLOCK), labels.split(BLOCK), strict=True):
+        shown = _softened(some, best)
+        believed = shown.gather(1, named[:, None]).squeeze(1) * transition[named, named]
+        chance.append(1 - believed / (shown * transition[:, named].T).sum(dim=1).clamp(min=1e-300))
+    return _monotone(torch.cat(chance), order)
 
 
 def _softened(probs: Tensor, heat: float) -> Tensor:
@@ -74,8 +79,8 @@ def _fit(probs: Tensor, labels: Tensor, heat: float) -> tuple[float, Tensor]:
         joint = shown * transition[:, labels].T
         joint = joint / joint.sum(dim=1, keepdim=True).clamp(min=1e-300)
         counts = torch.zeros_like(transition).index_add_(1, labels, joint.T)
-        right = float(counts.diagonal().sum() / len(labels))
-        counts = counts + classes * _even(right, classes)
+        right = min(float(counts.diagonal().sum() / len(labels)), 1 - 1 / len(labels))  # never: nothing is wrong
+        counts = classes * _even(right, classes) + (counts if classes <= MANY_CLASSES else 0)
         transition = counts / counts.sum(dim=1, keepdim=True)
     likely = (shown * transition[:, labels].T).sum(dim=1).clamp(min=1e-300)
     return float(likely.log().mean()), transition

@@ -47,7 +47,7 @@ def heads(features: Tensor, labels: Tensor, made: Recipe | None = None, **option
 
 def test_every_row_is_left_out_once_in_each_partition() -> None:
     _, labels, _ = blobs()
-    owner = owners(labels, folds=5, seeds=2, seed=0)
+    owner = owners(labels, torch.arange(ROWS), folds=5, seeds=2, seed=0)
     assert owner.shape == (ROWS, 2)
     assert (owner[:, 0] < 5).all()
     assert ((owner[:, 1] >= 5) & (owner[:, 1] < 10)).all()
@@ -55,6 +55,41 @@ def test_every_row_is_left_out_once_in_each_partition() -> None:
         counts = torch.bincount(labels[owner[:, 0] == head], minlength=CLASSES)
         spread = torch.bincount(labels, minlength=CLASSES) / 5
         assert (counts - spread).abs().max() < 2
+
+
+def test_copies_of_a_picture_are_left_out_together() -> None:
+    features, labels, _ = blobs()
+    twice = torch.cat((features, features[:60]))
+    named = torch.cat((labels, labels[:60]))  # every wrong row is there twice
+    contents = torch.cat((torch.arange(ROWS), torch.arange(60)))
+    trained = heads(twice, named, contents=contents)
+    assert torch.equal(trained.owner[:60], trained.owner[ROWS:])
+    _, scores = trained.run()
+    verdicts = judge(scores, named.numpy(), eps=1e-3, trusted=np.zeros(len(named), dtype=np.bool_))
+    assert verdicts.corrupted[:60].mean() > 0.9
+    assert np.array_equal(verdicts.corrupted[:60], verdicts.corrupted[ROWS:])
+
+
+def test_a_class_of_one_picture_is_not_called_wrong_for_that() -> None:
+    features, labels, _ = blobs(wrong=0)
+    labels = labels.clone()
+    labels[labels == 3] = 2
+    labels[0], features[0] = 3, features[0] + 30
+    _, scores = heads(features, labels).run()
+    verdicts = judge(scores, labels.numpy(), eps=1e-3, trusted=np.zeros(ROWS, dtype=np.bool_))
+    assert not verdicts.corrupted[0]
+
+
+def test_broken_numbers_are_named_with_epoch_and_step() -> None:
+    features, labels, _ = blobs()
+    with pytest.raises(TrainingError, match=r"not finite in epoch \d+, step \d+"):
+        heads(features, labels, recipe(lr=1e38)).run()
+
+
+def test_a_thousand_classes_are_calibrated_too() -> None:
+    probs = torch.rand((1000, 1000), dtype=torch.float64).softmax(dim=1)
+    chance = by_transition(probs, torch.arange(1000), torch.arange(1000))
+    assert torch.isfinite(chance).all()
 
 
 def test_wrong_labels_are_found_and_ranked_first() -> None:

@@ -55,6 +55,20 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         pretrained.adopt(build("resnet34", classes=3, image_size=128, seed=0), tmp_path / "w.pth")
 
 
+def test_a_larger_networks_file_is_not_taken_in_part(tmp_path: Path) -> None:
+    torch.save(torchvision.models.resnet34(weights=None).state_dict(), tmp_path / "w.pth")
+    with pytest.raises(InputError, match=r"layer1.2.bn1.bias has no place in it.* and \d+ more"):
+        pretrained.adopt(resnet(), tmp_path / "w.pth")
+
+
+def test_odd_tensors_are_refused(tmp_path: Path) -> None:
+    weights = torchvision.models.resnet18(weights=None).state_dict()
+    for odd in (weights["conv1.weight"].to_sparse(), weights["conv1.weight"].to(torch.complex64)):
+        torch.save({**weights, "conv1.weight": odd}, tmp_path / "w.pth")
+        with pytest.raises(InputError, match=r"no plain tensor|no weights that can be read"):
+            pretrained.adopt(resnet(), tmp_path / "w.pth")
+
+
 @pytest.mark.parametrize("content", [b"", b"no weights", b"\x80\x04\x95junk", b"PK\x03\x04broken"])
 @pytest.mark.parametrize("name", ["w.pth", "w.safetensors"])
 def test_files_that_are_no_weights_are_refused(tmp_path: Path, content: bytes, name: str) -> None:
@@ -151,5 +165,6 @@ def test_sizes_and_rates_of_pretrained_recipes() -> None:
     assert made(np.array([4000]), weights="lite0", freeze=True).image_size == 224  # type: ignore[attr-defined]
     tuned = made(PHOTOS, weights="imagenet")
     assert (tuned.backbone, tuned.image_size, tuned.body_lr) == ("resnet18", 160, 0.1)  # type: ignore[attr-defined]
-    assert made(PHOTOS, preset="clothing1m", weights="imagenet").body_lr == 1.0  # type: ignore[attr-defined]
+    paper = made(PHOTOS, preset="clothing1m", weights="imagenet")
+    assert (paper.backbone, paper.image_size, paper.body_lr) == ("resnet50", 224, 1.0)  # type: ignore[attr-defined]
     assert made(PHOTOS, weights="/some/where/mine.pth").weights == "mine.pth"  # type: ignore[attr-defined]
