@@ -17,14 +17,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file, save
-from torch import Tensor
 
-from noisesieve import __version__, decisions, pixels, report, sources
-from noisesieve.dataset import report_unreadable
+from noisesieve import __version__, pixels, report
 from noisesieve.errors import InputError, OutputError, StateError, Stopped, UsageError
+from noisesieve.exam import read_exam, test_set
 from noisesieve.files import digest, locked, replacing, sha256_of, write_json
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.feed import Feed
@@ -32,26 +30,17 @@ from noisesieve.learn.model import Model, Trained, load_model, rate, save_model
 from noisesieve.learn.opinion import alone
 from noisesieve.learn.world import World, device_problem
 from noisesieve.names import printable, without_xml_control
-from noisesieve.records import Bools, Index, Ints, Looks
+from noisesieve.records import Index, Ints, Looks
 from noisesieve.reopen import index_of, pixels_of, settings_of
 from noisesieve.retrain import plan as plans
 from noisesieve.retrain.loop import Exam, Material, Retraining, Taught, examine
 from noisesieve.retrain.picture import draw
 from noisesieve.retrain.plan import RetrainRecipe
-from noisesieve.settings import PixelSettings, Recipe, RetrainSettings, SourceSettings
+from noisesieve.roles import DROPPED, LEARNT, SEEN, Roles, roles_of
+from noisesieve.settings import Recipe, RetrainSettings
 from noisesieve.watch import Nobody, Stop, Watcher, pause_of
 
 STALE = ("summary.json", "probabilities.parquet", "course.parquet", "division.parquet", "review.html", "curves.svg")
-DROPPED, LEARNT, SEEN = 0, 1, 2  # a row takes no part, its label counts, only its picture does
-
-
-@dataclass(frozen=True)
-class Roles:
-    """What each row of the report is to the retraining."""
-
-    role: Ints  # (N,) DROPPED, LEARNT or SEEN
-    labels: list[str]  # the label that counts
-    counts: dict[str, int]  # for people: clean, corrupted, waived, decided, relabelled, left out, unreadable
 
 
 def retrain(settings: RetrainSettings, *, watcher: Watcher | None = None, stop: Stop = lambda: None) -> dict[str, Any]:
@@ -69,141 +58,98 @@ def retrain(settings: RetrainSettings, *, watcher: Watcher | None = None, stop: 
     raise Stopped("", exit_code=0)
 
 
+@dataclass(frozen=True)
+class Job:
+    """A retraining, ready to begin."""
+
+    made: report.Report
+    model: Model
+    roles: Roles
+    decoded: pixels.Decoded
+    codes: Ints  # (M,) by decoded row: the label that counts; -1 for a class that the run does not know
+    given: Ints  # (M,) the label that the dataset gives
+    exam: Exam | None
+    recipe: RetrainRecipe
+    settings: RetrainSettings
+    place: report.RunFolder
+    identity: dict[str, Any]
+
+    def rows(self, *roles: int) -> Ints:
+        """The decoded rows that have one of these roles."""
+        return np.flatnonzero(np.isin(self.roles.role[self.decoded.rows], roles))
+
+
 def _lead(settings: RetrainSettings, world: World, watcher: Watcher, stop: Stop) -> dict[str, Any]:
     """Every stage, in order."""
     made = report.read_report(settings.run)
-    run = made.path.parent
-    model = load_model(run, world.device)
+    model = load_model(made.path.parent, world.device)
     index = index_of(made, settings.data, settings.root)
     roles = roles_of(made, settings, index.root)
     if not (roles.role == LEARNT).any():
-        raise InputError(f"{run}: no row is clean.", "There is nothing to learn from.")
-    folder = report.output_folder(settings.output or _beside(run), index, watcher)
-    if folder.exists() and folder.samefile(run):
+        raise InputError(f"{made.path.parent}: no row is clean.", "There is nothing to learn from.")
+    folder = report.output_folder(settings.output or _beside(made.path.parent), index, watcher)
+    if folder.exists() and folder.samefile(made.path.parent):
         raise OutputError(f"{folder}: holds the run itself.", "Choose another folder with -o.")
-    chosen, pause = replace(settings.pixels, max_pixels=pixels_of(made).max_pixels), pause_of(stop)
     with locked(folder):
-        place = report.RunFolder(folder)
-        looks = pixels.look(index, chosen, watcher, pause=pause)
-        _refuse_changed(made, index, looks.sha256, roles.role)
-        test = (
-            None if settings.test is None else test_set(settings.test, model.classes, settings.pixels, watcher, pause)
-        )
-        identity = _identity(settings, made, roles, test)
-        claim = place.claim(identity, index, looks, force=settings.force)
-        if claim == "finished":
+        job = _prepare(made, model, index, roles, settings, report.RunFolder(folder), watcher, pause_of(stop))
+        if job is None:
             watcher.note("This retraining is finished already: same settings, same run.")
             known: dict[str, Any] = json.loads((folder / "retrain.json").read_text(encoding="utf-8"))
             return {**known, "run": str(settings.run), "output": str(folder)}
-        scratch, size = place.checkpoints, model.image_size
-        decoded = pixels.decode(index, looks, chosen, watcher, size=size, scratch=scratch / "pixels", pause=pause)
-        roles = _as_decoded(roles, made, decoded, watcher)
-        exam = None
-        if test is not None:
-            exam = read_exam(
-                *test, model.classes, size, settings.pixels, watcher, scratch=scratch / "test", pause=pause
-            )
-        labelled, unlabelled = (np.flatnonzero(roles.role[decoded.rows] == kind) for kind in (LEARNT, SEEN))
-        ran = made.summary["training"]["recipe"]
-        base = Recipe(**{**ran, "lr_steps": tuple(ran["lr_steps"])})
-        recipe = plans.plan(
-            base,
-            settings.wishes,
-            preset=settings_of(made, settings.data, settings.root).wishes.preset,
-            labelled=len(labelled),
-            unlabelled=len(unlabelled),
-            flip=model.flip,
-        )
-        watcher.note(describe(recipe, len(labelled), len(unlabelled)))
-        _warn_of_empty_classes(roles, model.classes, watcher)
-        place.require_room(6 * (run / "model.safetensors").stat().st_size + 2**26)
-        place.begin(identity, index, looks, fresh=claim == "fresh", version=__version__)
-        codes, given = (_codes(labels, decoded, model.classes) for labels in (roles.labels, index.labels))
-        shared = {
-            "pixels": pixels.to_document(decoded.pixels),
-            "classes": len(model.classes),
-            "statistics": list(model.statistics),
-            "exam": None
-            if exam is None
-            else {"pixels": pixels.to_document(exam.pixels), "labels": exam.labels.tolist()},
-            "checkpoints": str(place.checkpoints),
-            "identity": digest({**identity, "version": __version__}),
-            "initial": _initial(model, recipe, place.checkpoints),
-        }
-        task = {**shared, "name": "retrain", "recipe": plans.to_document(recipe), "labels": codes.tolist()}
-        taught = _begin({**task, "clean": labelled.tolist(), "corrupted": unlabelled.tolist()}, world, watcher, stop)
+        clean, corrupted = job.rows(LEARNT), job.rows(SEEN)
+        watcher.note(describe(job.recipe, len(clean), len(corrupted)))
+        taught = _begin(job, "retrain", job.recipe, job.codes, clean, corrupted, world, watcher, stop)
         plain = None
         if settings.baseline == "ce":
-            passes = recipe.passes(len(labelled), len(unlabelled))
-            rows = np.flatnonzero(made.verdicts[decoded.rows] != "unreadable")
-            fair = plans.baseline(recipe, rows=len(rows), passes=passes)
-            task = {**shared, "name": "ce", "recipe": plans.to_document(fair), "labels": given.tolist()}
-            plain = _begin({**task, "clean": rows.tolist(), "corrupted": []}, world, watcher, stop)
-        document = _record(
-            place,
-            made,
-            model,
-            recipe,
-            roles,
-            decoded,
-            codes,
-            given,
-            exam,
-            taught,
-            plain,
-            settings,
-            world,
-            watcher,
-            stop,
-        )
-        place.write(identity, complete=True, version=__version__)
+            rows = np.flatnonzero((made.verdicts[job.decoded.rows] != "unreadable") & (job.given >= 0))
+            fair = plans.baseline(job.recipe, rows=len(rows), passes=job.recipe.passes(len(clean), len(corrupted)))
+            plain = _begin(job, "ce", fair, job.given, rows, rows[:0], world, watcher, stop)
+        document = _record(job, taught, plain, world, watcher, stop)
+        job.place.write(job.identity, complete=True, version=__version__)
         return document
 
 
-def roles_of(made: report.Report, settings: RetrainSettings, root: Path) -> Roles:
-    """Clean rows teach their label, corrupted ones their picture; what people said stands above the verdict."""
-    table, verdicts = made.table, made.verdicts
-    labels = table["label"].to_pylist()
-    clean = verdicts == "clean"
-    division = made.path.parent / "division.parquet"
-    if division.exists():  # the paper's recipe hands an earlier division over
-        clean = pq.read_table(division)["clean"].to_numpy(zero_copy_only=False) & (verdicts != "unreadable")
-    waived = table["waived"].to_numpy(zero_copy_only=False) & (verdicts != "unreadable")
-    role: Ints = np.where(verdicts == "unreadable", DROPPED, np.where(clean | waived, LEARNT, SEEN)).astype(np.int64)
-    relabelled = 0
-    if settings.wishes.relabel is not None:
-        chance = table["predicted_probability"].to_numpy(zero_copy_only=False)
-        suggested = table["suggested_label"].to_pylist()
-        for row in np.flatnonzero((role == SEEN) & (chance >= settings.wishes.relabel)).tolist():
-            if suggested[row] is not None:
-                labels[row], role[row], relabelled = suggested[row], LEARNT, relabelled + 1
-    decided = _decided(made, settings, role, labels, root)
-    return Roles(
-        role,
-        labels,
-        {
-            "clean": int((role == LEARNT).sum()),
-            "corrupted": int((role == SEEN).sum()),
-            "waived": int((waived & ~clean).sum()),
-            "decided": decided,
-            "relabelled": relabelled,
-            "left_out": int(((role == DROPPED) & (verdicts != "unreadable")).sum()),
-            "unreadable": int((verdicts == "unreadable").sum()),
-        },
+def _prepare(
+    made: report.Report,
+    model: Model,
+    index: Index,
+    roles: Roles,
+    settings: RetrainSettings,
+    place: report.RunFolder,
+    watcher: Watcher,
+    pause: Callable[[], None],
+) -> Job | None:
+    """Look, claim the folder, decode, decide; None where all of it was done before."""
+    own, size, scratch = settings.pixels, model.image_size, place.checkpoints
+    as_scanned = replace(own, max_pixels=pixels_of(made).max_pixels)
+    looks = pixels.look(index, as_scanned, watcher, pause=pause)
+    _refuse_changed(made, index, looks.sha256, roles.role)
+    test = None
+    if settings.test is not None:
+        test = test_set(settings.test, model.classes, own, watcher, pause)
+    identity = _identity(settings, made, roles, test)
+    claim = place.claim(identity, index, looks, force=settings.force)
+    if claim == "finished":
+        return None
+    decoded = pixels.decode(index, looks, as_scanned, watcher, size=size, scratch=scratch / "pixels", pause=pause)
+    roles = _as_decoded(roles, made, decoded, watcher)
+    _warn_of_empty_classes(roles, model.classes, watcher)
+    exam = None
+    if test is not None:
+        exam = read_exam(*test, model.classes, size, own, watcher, scratch=scratch / "test", pause=pause)
+    ran = made.summary["training"]["recipe"]
+    recipe = plans.plan(
+        Recipe(**{**ran, "lr_steps": tuple(ran["lr_steps"])}),
+        settings.wishes,
+        preset=settings_of(made, settings.data, settings.root).wishes.preset,
+        labelled=int((roles.role == LEARNT).sum()),
+        unlabelled=int((roles.role == SEEN).sum()),
+        flip=model.flip,
     )
-
-
-def _decided(made: report.Report, settings: RetrainSettings, role: Ints, labels: list[str], root: Path) -> int:
-    """Let people's decisions count: their label is clean, and what they called unusable takes no part."""
-    if not settings.decisions:
-        return 0
-    said = [entry for file in settings.decisions for entry in decisions.read(file).decisions]
-    outcomes, _ = decisions.resolve(made, said, root=root, new_classes=False)
-    for row, outcome in outcomes.items():
-        if made.verdicts[row] != "unreadable":
-            role[row] = DROPPED if outcome.label is None else LEARNT
-            labels[row] = outcome.label or labels[row]
-    return len(outcomes)
+    place.require_room(6 * (made.path.parent / "model.safetensors").stat().st_size + 2**26)
+    place.begin(identity, index, looks, fresh=claim == "fresh", version=__version__)
+    codes, given = (_codes(labels, decoded, model.classes) for labels in (roles.labels, index.labels))
+    return Job(made, model, roles, decoded, codes, given, exam, recipe, settings, place, identity)
 
 
 def _refuse_changed(made: report.Report, index: Index, now: Sequence[str | None], role: Ints) -> None:
@@ -258,52 +204,44 @@ def _warn_of_empty_classes(roles: Roles, classes: list[str], watcher: Watcher) -
         watcher.warn(f"No clean row of {', '.join(map(repr, missing[:5]))}: the new model will never name that class.")
 
 
-def test_set(
-    source: SourceSettings, classes: list[str], settings: PixelSettings, watcher: Watcher, pause: Callable[[], None]
-) -> tuple[Index, Looks]:
-    """The rows of a test set whose classes the model knows; others are left out, and it is said."""
-    index, known = sources.read(source, least_classes=1), set(classes)
-    part = index.take(np.array([i for i, label in enumerate(index.labels) if label in known], dtype=np.int64))
-    if len(part) == 0:
-        raise InputError(f"{index.root}: no label of the test set is a class of the model.", "Is its column right?")
-    if len(part) < len(index):
-        watcher.warn(f"{len(index) - len(part):,} test rows have labels that the model does not know: left out.")
-    return part, pixels.look(part, settings, watcher, pause=pause)
-
-
-def read_exam(
-    index: Index,
-    looks: Looks,
-    classes: list[str],
-    size: int,
-    settings: PixelSettings,
-    watcher: Watcher,
-    *,
-    scratch: Path,
-    pause: Callable[[], None],
-) -> Exam:
-    """A test set at the model's size."""
-    decoded = pixels.decode(index, looks, settings, watcher, size=size, scratch=scratch, pause=pause)
-    report_unreadable(index, decoded.looks, watcher)
-    if len(decoded.rows) == 0:
-        raise InputError(f"{index.root}: no image of the test set can be read.", "Is its root right?")
-    codes = report.class_codes([index.labels[row] for row in decoded.rows.tolist()], classes)
-    return Exam(decoded.pixels, torch.from_numpy(codes))
-
-
-def _initial(model: Model, recipe: RetrainRecipe, folder: Path) -> str | None:
+def _initial(job: Job) -> str | None:
     """The run's weights, backbone included, where every rank finds them."""
-    if recipe.start == "scratch":
+    if job.recipe.start == "scratch":
         return None
-    file = folder / "initial.safetensors"
+    file = job.place.checkpoints / "initial.safetensors"
     with replacing(file) as out:
-        out.write(save({name: value.contiguous().cpu() for name, value in model.network.state_dict().items()}))
+        out.write(save({name: value.contiguous().cpu() for name, value in job.model.network.state_dict().items()}))
     return str(file)
 
 
-def _begin(task: dict[str, Any], world: World, watcher: Watcher, stop: Stop) -> Taught:
-    """Hand a training to every rank, and take part."""
-    file = Path(task["checkpoints"]) / f"{task['name']}.json"
+def _begin(
+    job: Job,
+    name: str,
+    recipe: RetrainRecipe,
+    labels: Ints,
+    clean: Ints,
+    corrupted: Ints,
+    world: World,
+    watcher: Watcher,
+    stop: Stop,
+) -> Taught:
+    """Hand a training to every rank, as plain data, and take part."""
+    exam = job.exam
+    task = {
+        "name": name,
+        "recipe": plans.to_document(recipe),
+        "pixels": pixels.to_document(job.decoded.pixels),
+        "labels": labels.tolist(),
+        "clean": clean.tolist(),
+        "corrupted": corrupted.tolist(),
+        "classes": len(job.model.classes),
+        "statistics": list(job.model.statistics),
+        "exam": exam and {"pixels": pixels.to_document(exam.pixels), "labels": exam.labels.tolist()},
+        "checkpoints": str(job.place.checkpoints),
+        "identity": digest({**job.identity, "version": __version__}),
+        "initial": _initial(job),
+    }
+    file = job.place.checkpoints / f"{name}.json"
     write_json(file, task)
     world.share(str(file))
     return _teach(task, world, watcher, stop)
@@ -332,84 +270,61 @@ def _teach(task: dict[str, Any], world: World, watcher: Watcher, stop: Stop) -> 
 
 
 def _record(
-    place: report.RunFolder,
-    made: report.Report,
-    model: Model,
-    recipe: RetrainRecipe,
-    roles: Roles,
-    decoded: pixels.Decoded,
-    codes: Ints,
-    given: Ints,
-    exam: Exam | None,
-    taught: Taught,
-    plain: Taught | None,
-    settings: RetrainSettings,
-    world: World,
-    watcher: Watcher,
-    stop: Stop,
+    job: Job, taught: Taught, plain: Taught | None, world: World, watcher: Watcher, stop: Stop
 ) -> dict[str, Any]:
     """Judge the run's rows by the new weights, for the model's card, and write every file."""
-    folder = place.folder
-    watcher.stage("scoring", len(given))
-    feed = Feed(decoded.pixels, world.device, statistics=model.statistics)
+    model, folder = job.model, job.place.folder
+    watcher.stage("scoring", len(job.codes))
+    feed = Feed(job.decoded.pixels, world.device, statistics=model.statistics)
     probs = examine(taught.state.average, feed, flip=model.flip, state=taught.state, stop=stop)
     watcher.finish()
-    saved = alone(probs, torch.from_numpy(codes), model.sieve_eps).numpy()
-    chances = made.table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)[decoded.rows]
-    network = replace(recipe.network, sieve_eps=model.sieve_eps)
-    corrupted: Bools = roles.role[decoded.rows] != LEARNT
-    chances = np.where(~corrupted & (codes != given), 0.0, chances)  # corrected: what was wrong is no more
+    rows = np.flatnonzero((job.codes >= 0) & (job.made.verdicts[job.decoded.rows] != "unreadable"))
+    codes, corrupted = job.codes[rows], job.roles.role[job.decoded.rows[rows]] != LEARNT
+    said = job.made.table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
+    chances = np.nan_to_num(said[job.decoded.rows[rows]])
+    chances = np.where(~corrupted & (codes != job.given[rows]), 0.0, chances)  # corrected: it is wrong no more
+    for old in STALE:  # of another run that was replaced
+        (folder / old).unlink(missing_ok=True)
     save_model(
         folder,
         Trained.of_state(taught.state),
         prior=model.prior,
         beta=0.0,
-        saved=saved,
+        saved=alone(probs[rows], torch.from_numpy(codes), model.sieve_eps).numpy(),
         corrupted=corrupted,
-        chances=np.nan_to_num(chances),
-        recipe=network,
+        chances=chances,
+        recipe=replace(job.recipe.network, sieve_eps=model.sieve_eps),
         classes=model.classes,
     )
-    for old in STALE:  # of another run that was replaced
-        (folder / old).unlink(missing_ok=True)
-    with made.path.open("rb") as source, replacing(folder / "report.parquet") as file:
+    with job.made.path.open("rb") as source, replacing(folder / "report.parquet") as file:
         shutil.copyfileobj(source, file)
     history = [*taught.history, *(plain.history if plain is not None else [])]
     report.write_table(pa.Table.from_pylist(history), folder / "history.parquet")
-    before = None if exam is None else _before(model, exam, world, watcher)
+    accuracy = None if job.exam is None else _accuracy(model, job.exam, taught, plain, world)
     document = {
         "schema_version": 1,
         "version": __version__,
-        "run": str(settings.run),
+        "run": str(job.settings.run),
         "output": str(folder),
         "device": world.device.type,
-        "recipe": plans.to_document(recipe),
-        "rows": roles.counts,
+        "recipe": plans.to_document(job.recipe),
+        "rows": job.roles.counts,
         "passes": sum(row["images"] for row in taught.history),
         "seconds": sum(row["seconds"] for row in taught.history),
-        "accuracy": None if exam is None else _accuracy(before, taught, plain, exam, model, world),
+        "accuracy": accuracy,
     }
     write_json(folder / "retrain.json", document)
-    if exam is not None:
+    if accuracy is not None:
         with replacing(folder / "curves.svg") as file:
-            file.write(
-                draw(document["accuracy"], without_xml_control(printable(folder.name))).encode("utf-8", "replace")
-            )
+            title = without_xml_control(printable(folder.name))
+            file.write(draw(accuracy, title).encode("utf-8", "backslashreplace"))
     return document
 
 
-def _before(model: Model, exam: Exam, world: World, watcher: Watcher) -> Tensor:
-    feed = Feed(exam.pixels, world.device, statistics=model.statistics)
-    return rate(model, feed, torch.arange(len(exam.labels)), device=world.device, done=lambda count: None)
-
-
-def _accuracy(
-    before: Tensor | None, taught: Taught, plain: Taught | None, exam: Exam, model: Model, world: World
-) -> dict[str, Any]:
+def _accuracy(model: Model, exam: Exam, taught: Taught, plain: Taught | None, world: World) -> dict[str, Any]:
     """Accuracy on the test set, of each epoch and of each class: the sieve's model, plain CE, the new model."""
-    assert before is not None
-    feed = Feed(exam.pixels, world.device, statistics=model.statistics)
-    answers = {"before": before}
+    feed, rows = Feed(exam.pixels, world.device, statistics=model.statistics), torch.arange(len(exam.labels))
+    answers = {"before": rate(model, feed, rows, device=world.device, done=lambda count: None)}
     for name, found in (("baseline", plain), ("after", taught)):
         if found is not None:
             answers[name] = examine(found.state.average, feed, flip=model.flip, state=found.state)

@@ -18,6 +18,7 @@ from noisesieve.bench.contest import Contest, Training
 from noisesieve.bench.table import machine_facts
 from noisesieve.dataset import Dataset, prepare
 from noisesieve.errors import TrainingError, UsageError
+from noisesieve.exam import read_exam, test_set
 from noisesieve.learn.feed import Feed
 from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.plan import describe
@@ -26,7 +27,6 @@ from noisesieve.learn.world import World
 from noisesieve.pipeline import refuse_nonsense
 from noisesieve.retrain import plan as plans
 from noisesieve.retrain.loop import Exam, Material, Retraining, examine
-from noisesieve.retraining import read_exam, test_set
 from noisesieve.settings import BenchSettings, RetrainWishes, SourceSettings, Wishes
 from noisesieve.sieve.judge import judge
 from noisesieve.watch import Nobody, Stop, Watcher, pause_of

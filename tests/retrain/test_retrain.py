@@ -28,7 +28,8 @@ from noisesieve.retrain import plan as plans
 from noisesieve.retrain.loop import Exam, Material, Retraining
 from noisesieve.retrain.losses import disagreement
 from noisesieve.retrain.strong import cutout, strong
-from noisesieve.retraining import DROPPED, LEARNT, SEEN, retrain, roles_of
+from noisesieve.retraining import retrain
+from noisesieve.roles import DROPPED, LEARNT, SEEN, roles_of
 from noisesieve.settings import Recipe, RetrainSettings, RetrainWishes, SourceSettings, Wishes
 from noisesieve.watch import Nobody
 from tests.conftest import COLOURS, QUICK_OPTIONS, REPOSITORY, Run, paint, validate
