@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load_file, save
 
@@ -102,7 +103,8 @@ def _lead(settings: RetrainSettings, world: World, watcher: Watcher, stop: Stop)
         plain = None
         if settings.baseline == "ce":
             rows = np.flatnonzero((made.verdicts[job.decoded.rows] != "unreadable") & (job.given >= 0))
-            fair = plans.baseline(job.recipe, rows=len(rows), passes=job.recipe.passes(len(clean), len(corrupted)))
+            passes = job.recipe.passes(len(clean), len(corrupted)) + _passes_before(job)
+            fair = plans.baseline(job.recipe, _recipe_of(made), rows=len(rows), passes=passes)
             plain = _begin(job, "ce", fair, job.given, rows, rows[:0], world, watcher, stop)
         document = _record(job, taught, plain, world, watcher, stop)
         job.place.write(job.identity, complete=True, version=__version__)
@@ -137,9 +139,8 @@ def _prepare(
     exam = None
     if test is not None:
         exam = read_exam(*test, model.classes, size, own, watcher, scratch=scratch / "test", pause=pause)
-    ran = made.summary["training"]["recipe"]
     recipe = plans.plan(
-        Recipe(**{**ran, "lr_steps": tuple(ran["lr_steps"])}),
+        _recipe_of(made),
         settings.wishes,
         preset=settings_of(made, settings.data, settings.root).wishes.preset,
         labelled=int((roles.role == LEARNT).sum()),
@@ -204,9 +205,24 @@ def _warn_of_empty_classes(roles: Roles, classes: list[str], watcher: Watcher) -
         watcher.warn(f"No clean row of {', '.join(map(repr, missing[:5]))}: the new model will never name that class.")
 
 
-def _initial(job: Job) -> str | None:
+def _recipe_of(made: report.Report) -> Recipe:
+    """The recipe that the run was trained by."""
+    ran = made.summary["training"]["recipe"]
+    return Recipe(**{**ran, "lr_steps": tuple(ran["lr_steps"])})
+
+
+def _passes_before(job: Job) -> int:
+    """Pictures that the scan was trained on, where its weights are where training goes on from."""
+    run = _recipe_of(job.made)
+    if job.recipe.start == "scratch" or run.weights != "none":
+        return 0
+    history = pq.read_table(job.made.path.parent / "history.parquet").to_pylist()
+    return int(sum(row["images_per_second"] * row["train_seconds"] for row in history))
+
+
+def _initial(job: Job, start: str) -> str | None:
     """The run's weights, backbone included, where every rank finds them."""
-    if job.recipe.start == "scratch":
+    if start == "scratch":
         return None
     file = job.place.checkpoints / "initial.safetensors"
     with replacing(file) as out:
@@ -239,7 +255,7 @@ def _begin(
         "exam": exam and {"pixels": pixels.to_document(exam.pixels), "labels": exam.labels.tolist()},
         "checkpoints": str(job.place.checkpoints),
         "identity": digest({**job.identity, "version": __version__}),
-        "initial": _initial(job),
+        "initial": _initial(job, recipe.start),
     }
     file = job.place.checkpoints / f"{name}.json"
     write_json(file, task)

@@ -23,7 +23,7 @@ Relabel = Annotated[float | None, o.option("Learn suggested labels of at least t
 Weight = Annotated[float | None, o.option("Of the consistency; else corrupted rows by clean ones, at most 1.")]
 Ratio = Annotated[float | None, o.option("Unlabelled images a labelled one; else the same.")]
 Target = Annotated[str, typer.Option(help="Whose view is the target: current, epoch-start (the paper's) or ema.")]
-Start = Annotated[str | None, o.option("scratch, or run: the scan's weights; else run for pretrained networks.")]
+Start = Annotated[str | None, o.option("scratch, or run: the scan's weights; else run for many rows.")]
 Warmup = Annotated[float | None, o.option("Epochs over which the rate rises; else a tenth, at most 5.")]
 Clip = Annotated[float, typer.Option(help="Gradients are clipped to this norm.")]
 

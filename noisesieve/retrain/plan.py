@@ -8,9 +8,10 @@ from typing import Any
 from noisesieve.retrain.strong import policy_for
 from noisesieve.settings import Recipe, RetrainWishes
 
-EPOCHS, FINE_EPOCHS = 30, 10  # from small networks' weights or none, and of a pretrained backbone
+EPOCHS, AGAIN_EPOCHS, FINE_EPOCHS = 30, 12, 10  # from scratch, from the run's weights, of a pretrained backbone
 LEAST_STEPS, MOST_EPOCHS = 1500, 200  # few rows get more epochs
 FINE_LR = 0.01
+AGAIN = 0.2  # share of the rate where training goes on from the run's weights
 
 
 @dataclass(frozen=True)
@@ -38,13 +39,12 @@ def plan(
 ) -> RetrainRecipe:
     """Both the weight and the share of unlabelled pictures follow |H| / |L|, at most 1."""
     share = min(1.0, unlabelled / labelled)
-    start = wishes.start or ("run" if run.frozen or run.weights != "none" else "scratch")
+    many = labelled // run.batch_size >= LEAST_STEPS // EPOCHS  # few rows are soon learnt anew, without old mistakes
+    start = wishes.start or ("run" if preset == "auto" and (many or run.weights != "none") else "scratch")
     fine = run.weights != "none" and start == "run"
     batch = wishes.batch_size or (320 if preset == "cifar" else 32 if fine else run.batch_size)
     batch = min(batch, labelled)
-    epochs = wishes.epochs or (1600 if preset == "cifar" else FINE_EPOCHS if fine else EPOCHS)
-    if wishes.epochs is None and preset != "cifar" and not fine:
-        epochs = min(MOST_EPOCHS, max(epochs, -(-LEAST_STEPS // max(1, labelled // batch))))
+    epochs = wishes.epochs or _epochs(preset, start, fine=fine, steps=max(1, labelled // batch))
     ratio = wishes.ratio if wishes.ratio is not None else share
     network = replace(
         run,
@@ -54,7 +54,7 @@ def plan(
         ramp_epochs=0,
         sieve_start=1,
         batch_size=batch,
-        lr=wishes.lr or (FINE_LR if fine else 0.03 if preset == "cifar" else run.lr),
+        lr=wishes.lr or _rate(run, preset, start, fine=fine),
         clip_norm=wishes.clip_norm,
         frozen=False,
         flip=flip,
@@ -81,8 +81,26 @@ def plan(
     )
 
 
-def baseline(recipe: RetrainRecipe, *, rows: int, passes: int) -> RetrainRecipe:
-    """Plain cross-entropy on all rows, from the same start, for as many pictures."""
+def _epochs(preset: str, start: str, *, fine: bool, steps: int) -> int:
+    if preset == "cifar":
+        return 1600
+    if start == "run":
+        return FINE_EPOCHS if fine else AGAIN_EPOCHS
+    return min(MOST_EPOCHS, max(EPOCHS, -(-LEAST_STEPS // steps)))
+
+
+def _rate(run: Recipe, preset: str, start: str, *, fine: bool) -> float:
+    if fine:
+        return FINE_LR
+    if preset == "cifar":
+        return 0.03
+    return run.lr * AGAIN if start == "run" else run.lr
+
+
+def baseline(recipe: RetrainRecipe, run: Recipe, *, rows: int, passes: int) -> RetrainRecipe:
+    """Plain cross-entropy on all rows for as many pictures: from scratch, or as the run from pretrained weights."""
+    if recipe.start == "run" and run.weights == "none":
+        recipe = replace(recipe, start="scratch", network=replace(recipe.network, lr=run.lr))
     size = min(rows, recipe.network.batch_size)
     epochs = max(1, -(-passes // (rows // size * size)))  # an incomplete last batch is left out
     return replace(

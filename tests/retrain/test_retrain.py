@@ -117,6 +117,19 @@ def test_weight_and_ratio_follow_the_sizes_and_never_a_rate() -> None:
     assert made(weight=0.5, ratio=0.25).unlabelled_batch == 4
 
 
+def test_many_rows_go_on_from_the_run_and_plain_ce_gets_the_scans_pictures_too() -> None:
+    few, many = (
+        plans.plan(RECIPE, RetrainWishes(), preset="auto", labelled=rows, unlabelled=100, flip=True)
+        for rows in (400, 4000)
+    )
+    assert (few.start, few.network.lr) == ("scratch", RECIPE.lr)
+    assert (many.start, many.epochs) == ("run", plans.AGAIN_EPOCHS)
+    assert many.network.lr == pytest.approx(RECIPE.lr / 5)
+    plain = plans.baseline(many, RECIPE, rows=4100, passes=100_000)
+    assert (plain.start, plain.network.lr, plain.weight) == ("scratch", RECIPE.lr, 0.0)
+    assert plain.epochs * (4100 // 16 * 16) >= 100_000
+
+
 def test_the_cifar_preset_has_a_second_phase_and_hands_over_an_early_division() -> None:
     paper = scan_plan(Wishes(preset="cifar"), rows=50_000, classes=10, longest_sides=np.array([32]), device="cpu")
     assert paper.divide_at == 40
