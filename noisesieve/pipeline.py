@@ -24,20 +24,18 @@ import pyarrow as pa
 import torch
 
 from noisesieve import __version__, handover, pixels, report, sources
-from noisesieve.dataset import Dataset, prepare, sides
-from noisesieve.errors import OutputError, Stopped, UsageError
+from noisesieve.dataset import Dataset, prepare
+from noisesieve.errors import OutputError, Stopped
 from noisesieve.features import features_of
-from noisesieve.files import digest, locked, sha256_of, write_json
-from noisesieve.learn.backbones import BACKBONES, LITE
+from noisesieve.files import digest, locked, write_json
 from noisesieve.learn.checkpoint import Checkpoints
-from noisesieve.learn.cost import estimate
-from noisesieve.learn.heads import FEATURE_BYTES, Heads
+from noisesieve.learn.heads import Heads
 from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.loop import Loop
-from noisesieve.learn.model import Trained, save_model, weight_bytes
-from noisesieve.learn.plan import backbone_of, describe, plan, start
-from noisesieve.learn.pretrained import IMAGENET, NONE, weights_file
-from noisesieve.learn.world import World, choose_device, device_problem
+from noisesieve.learn.model import Trained, save_model
+from noisesieve.learn.plan import describe
+from noisesieve.learn.world import World
+from noisesieve.preflight import bytes_needed, identity_of, location, refuse_nonsense
 from noisesieve.records import Index, Looks, Scores
 from noisesieve.report.waivers import names_of, read_waivers, waived_rows, with_waivers
 from noisesieve.settings import Recipe, ReviewSettings, ScanSettings
@@ -78,7 +76,7 @@ def _lead(
                 watcher.note(note)
             looks = pixels.look(index, settings.pixels, watcher, pause=pause_of(stop))
             run = report.RunFolder(folder)
-            identity = _identity(settings, report.fingerprint(index, looks))
+            identity = identity_of(settings, report.fingerprint(index, looks))
             claim = run.claim(identity, index, looks, force=settings.force)
             if claim == "finished":
                 watcher.note("This run is finished already: same settings, same data.")
@@ -86,14 +84,14 @@ def _lead(
             dataset = prepare(
                 index, looks, settings, world, watcher, pause_of(stop), scratch=run.checkpoints / "pixels"
             )
-            run.require_room(_bytes_needed(dataset, settings))
+            run.require_room(bytes_needed(dataset, settings))
             watcher.note(f"{settings.wishes.preset}: {describe(dataset.recipe, world)}")
             if dataset.recipe.frozen and settings.wishes.freeze is None:
                 watcher.note("Photos, and no GPU: a pretrained backbone (--weights none trains one from scratch).")
             facts = {
                 "recipe": asdict(dataset.recipe),
                 "version": __version__,
-                "location": _location(settings),
+                "location": location(settings),
             }
             (folder / "review.html").unlink(missing_ok=True)  # an older run's
             run.begin(identity, index, looks, fresh=claim == "fresh", **facts)
@@ -303,80 +301,3 @@ def _warn_of_lost_classes(summary: dict[str, Any], watcher: Watcher) -> None:
     for row in summary["classes"]:
         if row["of"] and row["corrupted"] == row["of"]:
             watcher.warn(f"Class '{row['label']}': every row was judged corrupted; look at it before you believe it.")
-
-
-# Odds and ends
-
-
-def dry_run(settings: ScanSettings, *, watcher: Watcher | None = None) -> dict[str, Any]:
-    """What `scan` would choose here and what it would cost; reads headers of up to 2,000 images, trains nothing."""
-    refuse_nonsense(settings)
-    world = World.join(settings.device)
-    index = sources.read(settings.source)
-    sample = np.unique(np.linspace(0, len(index) - 1, min(len(index), 2000)).round().astype(np.int64))
-    watcher = watcher or Nobody()
-    for note in index.notes:
-        watcher.note(note)
-    looks = pixels.look(index, settings.pixels, watcher, rows=sample, pause=lambda: None)
-    if lost := int((~looks.readable).sum()):
-        watcher.warn(f"{lost:,} of {len(sample):,} images that were looked at cannot be read.")
-    classes = len(set(index.labels))
-    recipe = plan(
-        settings.wishes, rows=len(index), classes=classes, longest_sides=sides(looks), device=world.device.type
-    )
-    cost = estimate(recipe, rows=len(index), classes=classes, device=world.device)
-    return {
-        "examples": len(index),
-        "classes": classes,
-        "device": world.device.type,
-        "threads": torch.get_num_threads(),
-        "plan": f"{settings.wishes.preset}: {describe(recipe, world)}",
-        "recipe": asdict(recipe),
-        "estimate": asdict(cost),
-        "streamed": cost.cache_bytes > settings.pixels.cache_budget,
-        "output": str(report.output_folder(settings.output, index, Nobody())),
-    }
-
-
-def refuse_nonsense(settings: ScanSettings) -> None:
-    """Refuse before anything is read or written what no dataset could make right."""
-    if problem := device_problem(settings.device):
-        raise UsageError(problem, "Leave --device out, or choose cpu.")
-    if settings.wishes.backbone not in (None, *BACKBONES):
-        raise UsageError(f"--backbone {settings.wishes.backbone}: unknown.", f"There are: {', '.join(BACKBONES)}.")
-    wishes, device = settings.wishes, choose_device(settings.device).type
-    weights, _ = start(wishes, longest_sides=np.zeros(0, dtype=np.int64), device=device)
-    weights_file(weights, backbone_of(wishes, weights, device))
-
-
-def _identity(settings: ScanSettings, fingerprint: str) -> dict[str, Any]:
-    """What makes this run this run: settings, data, and the content of a file of weights."""
-    identity = {**settings.identity(), "fingerprint": fingerprint}
-    if (file := _own_weights(settings)) is not None:
-        identity["weights_sha256"] = sha256_of(file)
-    return identity
-
-
-def _location(settings: ScanSettings) -> dict[str, str]:
-    """Where things lie, so that a later command finds them again."""
-    places = settings.source.location()
-    if (file := _own_weights(settings)) is not None:
-        places["weights"] = file
-    return {name: str(path.resolve()) for name, path in places.items()}
-
-
-def _own_weights(settings: ScanSettings) -> Path | None:
-    """The user's own file of weights, if that was asked for."""
-    weights = settings.wishes.weights
-    return None if weights in (None, NONE, IMAGENET, LITE) else Path(str(weights))
-
-
-def _bytes_needed(dataset: Dataset, settings: ScanSettings) -> int:
-    """What the run folder will hold at its fullest: two checkpoints and a third being written, or the results."""
-    rows, classes = len(dataset.codes), len(dataset.classes)
-    if dataset.recipe.frozen:
-        features = 0 if settings.pixels.cache else rows * FEATURE_BYTES  # else they lie in the cache
-        return len(dataset.index) * (500 + classes * 4) + features + 2**20
-    checkpoint = 6 * weight_bytes(dataset.recipe, classes) + rows * (classes * 16 + 9)  # parked weights, two opinions
-    checkpoint += rows * 4 * max(0, dataset.recipe.epochs - dataset.recipe.sieve_start + 2)  # the course of the margins
-    return 3 * checkpoint + len(dataset.index) * 500 + 2**20

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from noisesieve.settings import (
     PRESETS,
     PROBABILITIES,
     SCORE_PASSES,
+    Limit,
     PixelSettings,
     ScanSettings,
     SourceSettings,
@@ -107,3 +109,17 @@ def _checked(settings: ScanSettings) -> ScanSettings:
 def _looks_like_a_keyword(weights: str) -> bool:
     """A file called `none`, `imagenet` or `lite0`: later commands know it by its name alone."""
     return Path(weights).name in ("none", "imagenet", "lite0") and Path(weights).name != weights
+
+
+def limit(text: str, option: str) -> Limit:
+    """A limit as people write it."""
+    number, percent = (text[:-1], True) if text.endswith("%") else (text, False)
+    try:
+        value = Fraction(number)
+    except (ValueError, ZeroDivisionError):
+        value = Fraction(-1)
+    is_share = percent or not number.isdecimal()
+    value = value / 100 if percent else value
+    if not (0 <= value <= 1 if is_share else value >= 0):
+        raise UsageError(f"{option} {text}: neither a share (5%, 0.05) nor a count (12).")
+    return Limit(value, is_share, text)

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +21,23 @@ import torch
 from safetensors.torch import load_file, save
 
 from noisesieve import __version__, pixels, report
-from noisesieve.errors import InputError, OutputError, StateError, Stopped, UsageError
-from noisesieve.exam import read_exam, test_set
-from noisesieve.files import digest, locked, replacing, sha256_of, write_json
+from noisesieve.errors import InputError, OutputError, Stopped, UsageError
+from noisesieve.files import digest, locked, replacing, write_json
+from noisesieve.job import Job, beside, prepare, recipe_of
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.feed import Feed
 from noisesieve.learn.model import Model, Trained, load_model, rate, save_model
 from noisesieve.learn.opinion import alone
 from noisesieve.learn.world import World, device_problem
 from noisesieve.names import printable, without_xml_control
-from noisesieve.records import Index, Ints, Looks
-from noisesieve.reopen import index_of, pixels_of, settings_of
+from noisesieve.records import Ints
+from noisesieve.reopen import index_of
 from noisesieve.retrain import plan as plans
 from noisesieve.retrain.loop import Exam, Material, Retraining, Taught, examine
 from noisesieve.retrain.picture import draw
 from noisesieve.retrain.plan import RetrainRecipe
-from noisesieve.roles import DROPPED, LEARNT, SEEN, Roles, roles_of
-from noisesieve.settings import Recipe, RetrainSettings
+from noisesieve.roles import LEARNT, SEEN, roles_of
+from noisesieve.settings import RetrainSettings
 from noisesieve.watch import Nobody, Stop, Watcher, pause_of
 
 STALE = ("summary.json", "probabilities.parquet", "course.parquet", "division.parquet", "review.html", "curves.svg")
@@ -59,27 +58,6 @@ def retrain(settings: RetrainSettings, *, watcher: Watcher | None = None, stop: 
     raise Stopped("", exit_code=0)
 
 
-@dataclass(frozen=True)
-class Job:
-    """A retraining, ready to begin."""
-
-    made: report.Report
-    model: Model
-    roles: Roles
-    decoded: pixels.Decoded
-    codes: Ints  # (M,) by decoded row: the label that counts; -1 for a class that the run does not know
-    given: Ints  # (M,) the label that the dataset gives
-    exam: Exam | None
-    recipe: RetrainRecipe
-    settings: RetrainSettings
-    place: report.RunFolder
-    identity: dict[str, Any]
-
-    def rows(self, *roles: int) -> Ints:
-        """The decoded rows that have one of these roles."""
-        return np.flatnonzero(np.isin(self.roles.role[self.decoded.rows], roles))
-
-
 def _lead(settings: RetrainSettings, world: World, watcher: Watcher, stop: Stop) -> dict[str, Any]:
     """Every stage, in order."""
     made = report.read_report(settings.run)
@@ -88,11 +66,11 @@ def _lead(settings: RetrainSettings, world: World, watcher: Watcher, stop: Stop)
     roles = roles_of(made, settings, index.root)
     if not (roles.role == LEARNT).any():
         raise InputError(f"{made.path.parent}: no row is clean.", "There is nothing to learn from.")
-    folder = report.output_folder(settings.output or _beside(made.path.parent), index, watcher)
+    folder = report.output_folder(settings.output or beside(made.path.parent), index, watcher)
     if folder.exists() and folder.samefile(made.path.parent):
         raise OutputError(f"{folder}: holds the run itself.", "Choose another folder with -o.")
     with locked(folder):
-        job = _prepare(made, model, index, roles, settings, report.RunFolder(folder), watcher, pause_of(stop))
+        job = prepare(made, model, index, roles, settings, report.RunFolder(folder), watcher, pause_of(stop))
         if job is None:
             watcher.note("This retraining is finished already: same settings, same run.")
             known: dict[str, Any] = json.loads((folder / "retrain.json").read_text(encoding="utf-8"))
@@ -104,116 +82,16 @@ def _lead(settings: RetrainSettings, world: World, watcher: Watcher, stop: Stop)
         if settings.baseline == "ce":
             rows = np.flatnonzero((made.verdicts[job.decoded.rows] != "unreadable") & (job.given >= 0))
             passes = job.recipe.passes(len(clean), len(corrupted)) + _passes_before(job)
-            fair = plans.baseline(job.recipe, _recipe_of(made), rows=len(rows), passes=passes)
+            fair = plans.baseline(job.recipe, recipe_of(made), rows=len(rows), passes=passes)
             plain = _begin(job, "ce", fair, job.given, rows, rows[:0], world, watcher, stop)
         document = _record(job, taught, plain, world, watcher, stop)
         job.place.write(job.identity, complete=True, version=__version__)
         return document
 
 
-def _prepare(
-    made: report.Report,
-    model: Model,
-    index: Index,
-    roles: Roles,
-    settings: RetrainSettings,
-    place: report.RunFolder,
-    watcher: Watcher,
-    pause: Callable[[], None],
-) -> Job | None:
-    """Look, claim the folder, decode, decide; None where all of it was done before."""
-    own, size, scratch = settings.pixels, model.image_size, place.checkpoints
-    as_scanned = replace(own, max_pixels=pixels_of(made).max_pixels)
-    looks = pixels.look(index, as_scanned, watcher, pause=pause)
-    _refuse_changed(made, index, looks.sha256, roles.role)
-    test = None
-    if settings.test is not None:
-        test = test_set(settings.test, model.classes, own, watcher, pause)
-    identity = _identity(settings, made, roles, test)
-    claim = place.claim(identity, index, looks, force=settings.force)
-    if claim == "finished":
-        return None
-    decoded = pixels.decode(index, looks, as_scanned, watcher, size=size, scratch=scratch / "pixels", pause=pause)
-    roles = _as_decoded(roles, made, decoded, watcher)
-    _warn_of_empty_classes(roles, model.classes, watcher)
-    exam = None
-    if test is not None:
-        exam = read_exam(*test, model.classes, size, own, watcher, scratch=scratch / "test", pause=pause)
-    recipe = plans.plan(
-        _recipe_of(made),
-        settings.wishes,
-        preset=settings_of(made, settings.data, settings.root).wishes.preset,
-        labelled=int((roles.role == LEARNT).sum()),
-        unlabelled=int((roles.role == SEEN).sum()),
-        flip=model.flip,
-    )
-    place.require_room(6 * (made.path.parent / "model.safetensors").stat().st_size + 2**26)
-    place.begin(identity, index, looks, fresh=claim == "fresh", version=__version__)
-    codes, given = (_codes(labels, decoded, model.classes) for labels in (roles.labels, index.labels))
-    return Job(made, model, roles, decoded, codes, given, exam, recipe, settings, place, identity)
-
-
-def _refuse_changed(made: report.Report, index: Index, now: Sequence[str | None], role: Ints) -> None:
-    before = made.table["sha256"].to_pylist()
-    for row in np.flatnonzero(role != DROPPED).tolist():
-        if now[row] != before[row]:
-            raise StateError(
-                f"{index.ids[row]!r}: {'gone' if now[row] is None else 'changed'} since the run.",
-                "Scan the dataset again.",
-            )
-
-
-def _identity(
-    settings: RetrainSettings, made: report.Report, roles: Roles, test: tuple[Index, Looks] | None
-) -> dict[str, Any]:
-    """What makes this retraining this one."""
-    return {
-        "run": sha256_of(made.path),
-        "model": sha256_of(made.path.parent / "model.safetensors"),
-        "wishes": vars(settings.wishes),
-        "baseline": settings.baseline,
-        "roles": digest([roles.role.tolist(), roles.labels]),
-        "test": None if test is None else report.fingerprint(*test),
-    }
-
-
-def _beside(run: Path) -> Path:
-    """`RUN-retrained`, wherever the run was named from."""
-    return run.with_name(f"{run.name}-retrained") if run.name else Path(f"{run.resolve()}-retrained")
-
-
-def _codes(labels: list[str], decoded: pixels.Decoded, classes: list[str]) -> Ints:
-    """Labels of the readable rows as numbers; -1 for a class that the run does not know."""
-    number = {name: code for code, name in enumerate(classes)}
-    return np.array([number.get(labels[row], -1) for row in decoded.rows.tolist()], dtype=np.int64)
-
-
-def _as_decoded(roles: Roles, made: report.Report, decoded: pixels.Decoded, watcher: Watcher) -> Roles:
-    """Rows that cannot be decoded any more take no part, and are named."""
-    lost = np.setdiff1d(np.flatnonzero(roles.role != DROPPED), decoded.rows)
-    for row in lost[:5].tolist():
-        watcher.warn(f"{made.table['id'][row].as_py()}: {decoded.looks.status[row]}: it takes no part.")
-    role = roles.role.copy()
-    role[lost] = DROPPED
-    counts = {"clean": int((role == LEARNT).sum()), "corrupted": int((role == SEEN).sum())}
-    return replace(roles, role=role, counts={**roles.counts, **counts})
-
-
-def _warn_of_empty_classes(roles: Roles, classes: list[str], watcher: Watcher) -> None:
-    taught = {label for label, role in zip(roles.labels, roles.role.tolist(), strict=True) if role == LEARNT}
-    if missing := [name for name in classes if name not in taught]:
-        watcher.warn(f"No clean row of {', '.join(map(repr, missing[:5]))}: the new model will never name that class.")
-
-
-def _recipe_of(made: report.Report) -> Recipe:
-    """The recipe that the run was trained by."""
-    ran = made.summary["training"]["recipe"]
-    return Recipe(**{**ran, "lr_steps": tuple(ran["lr_steps"])})
-
-
 def _passes_before(job: Job) -> int:
     """Pictures that the scan was trained on, where its weights are where training goes on from."""
-    run = _recipe_of(job.made)
+    run = recipe_of(job.made)
     if job.recipe.start == "scratch" or run.weights != "none":
         return 0
     history = pq.read_table(job.made.path.parent / "history.parquet").to_pylist()

@@ -308,20 +308,6 @@ class Limit:
     text: str
 
 
-def limit(text: str, option: str) -> Limit:
-    """A limit as people write it."""
-    number, percent = (text[:-1], True) if text.endswith("%") else (text, False)
-    try:
-        value = Fraction(number)
-    except (ValueError, ZeroDivisionError):
-        value = Fraction(-1)
-    is_share = percent or not number.isdecimal()
-    value = value / 100 if percent else value
-    if not (0 <= value <= 1 if is_share else value >= 0):
-        raise UsageError(f"{option} {text}: neither a share (5%, 0.05) nor a count (12).")
-    return Limit(value, is_share, text)
-
-
 @dataclass(frozen=True)
 class Policy:
     """What a batch may be like; None: no such rule."""

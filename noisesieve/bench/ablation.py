@@ -24,7 +24,7 @@ from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.plan import describe
 from noisesieve.learn.state import State
 from noisesieve.learn.world import World
-from noisesieve.pipeline import refuse_nonsense
+from noisesieve.preflight import refuse_nonsense
 from noisesieve.retrain import plan as plans
 from noisesieve.retrain.loop import Exam, Material, Retraining, examine
 from noisesieve.settings import BenchSettings, RetrainWishes, SourceSettings, Wishes

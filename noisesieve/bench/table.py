@@ -22,7 +22,7 @@ from noisesieve.features import Seen, features_of
 from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.plan import describe
 from noisesieve.learn.world import World
-from noisesieve.pipeline import refuse_nonsense
+from noisesieve.preflight import refuse_nonsense
 from noisesieve.records import Bools
 from noisesieve.settings import BenchSettings, ScanSettings
 from noisesieve.watch import Nobody, Stop, Watcher, pause_of

@@ -15,8 +15,8 @@ from noisesieve.cli import options as o
 from noisesieve.cli.stop import watched
 from noisesieve.cli.terminal import console, results, say
 from noisesieve.errors import OutputError
-from noisesieve.request import scan_settings
-from noisesieve.settings import CheckSettings, Limit, Policy, limit
+from noisesieve.request import limit, scan_settings
+from noisesieve.settings import CheckSettings, Limit, Policy
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -133,7 +133,7 @@ def _scan(settings: ScanSettings, watcher: Watcher, asked: StopRequest, *, shown
 
 
 def _dry_run(settings: ScanSettings, watcher: Watcher, *, as_json: bool) -> None:
-    from noisesieve.pipeline import dry_run
+    from noisesieve.preflight import dry_run
 
     found = dry_run(settings, watcher=watcher)
     watcher.finish()

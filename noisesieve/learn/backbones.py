@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
@@ -15,14 +16,14 @@ LITE = "lite0"
 SMALL_IMAGE = 64  # up to this side torchvision's stem (stride 4) would leave too little to see
 
 
-class Network(nn.Module):
+class Network(nn.Module, ABC):
     """A body that sees and one linear layer, `fc`, that says."""
 
     fc: nn.Linear
 
+    @abstractmethod
     def features(self, x: Tensor) -> Tensor:
         """What the body sees of pictures, (B, D)."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         return head(self.fc, self.features(x))

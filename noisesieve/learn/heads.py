@@ -17,6 +17,8 @@ from torch import Tensor
 
 from noisesieve.errors import TrainingError
 from noisesieve.learn.feed import make_deterministic
+from noisesieve.learn.folds import owners, single
+from noisesieve.learn.lens import Lens
 from noisesieve.learn.lesson import generator, shuffled_batches
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.schedule import Timeline
@@ -26,9 +28,7 @@ from noisesieve.settings import Recipe
 from noisesieve.sieve.formulas import margin, undecided
 from noisesieve.watch import Stop, Watcher
 
-DIRECTIONS = 256
 FEATURE_BYTES = 2 * 2048 * 2  # a row, at most: two views of 2,048 halves
-LENS_ROWS = 2048
 BLOCK_VALUES = 2**24  # probabilities at a time while scoring
 
 
@@ -39,39 +39,6 @@ class Head:
     weight: Tensor  # (K, D)
     bias: Tensor  # (K,)
     flip: bool
-
-
-@dataclass(frozen=True)
-class Lens:
-    """How heads see features: centred, divided by one deviation for all (what a pretrained network stresses stays
-    stressed), and turned onto their strongest directions, which is where nearly all of them lies."""
-
-    center: Tensor  # (D,)
-    basis: Tensor  # (D, Q), the deviation divided out
-
-    @classmethod
-    def of(cls, features: Tensor, *, classes: int, seed: int) -> Lens:
-        """Measured on up to `LENS_ROWS` rows, evenly drawn."""
-        part = features[:: -(-len(features) // LENS_ROWS)].float()
-        center = part.mean(dim=0)
-        part = part - center
-        scale = float(part.square().mean().sqrt().clamp(min=1e-6))
-        directions = max(DIRECTIONS, 4 * classes)
-        if directions >= min(part.shape):
-            return cls(center, torch.eye(part.shape[1]) / scale)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            _, _, basis = torch.svd_lowrank(part, q=directions, niter=1)
-        return cls(center, basis / scale)
-
-    def through(self, features: Tensor) -> Tensor:
-        """(N, D) → (N, Q)."""
-        return torch.cat([(part.float() - self.center) @ self.basis for part in features.split(4096)])
-
-    def unfold(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        """A layer on what the lens shows, (K, Q) and (K,), as one on the features: (K, D) and (K,)."""
-        whole = weight @ self.basis.T
-        return whole.contiguous(), bias - whole @ self.center
 
 
 @dataclass(frozen=True)
@@ -334,27 +301,3 @@ class Heads:
             course=torch.stack(self.course).numpy(),
             out_of_fold=True,
         )
-
-
-def owners(labels: Tensor, contents: Tensor, *, folds: int, seeds: int, seed: int) -> Tensor:
-    """(N, seeds): of each partition the head that leaves the row out. Classes are spread evenly over the folds.
-
-    The same picture in several rows is left out as one: a head that learnt a copy would know its label by heart.
-    """
-    _, place = contents.unique(return_inverse=True)  # (N,) numbers without gaps
-    count = int(place.max()) + 1
-    label = torch.zeros(count, dtype=labels.dtype).scatter_(0, place, labels)  # of any of its rows
-    found = []
-    for number in range(seeds):
-        shuffled = torch.randperm(count, generator=generator(seed, number, folds))
-        order = shuffled[label[shuffled].argsort(stable=True)]
-        fold = torch.empty_like(order)
-        fold[order] = torch.arange(count) % folds + number * folds
-        found.append(fold[place])
-    return torch.stack(found, dim=1)
-
-
-def single(labels: Tensor, contents: Tensor) -> Tensor:
-    """(N,) bool: rows of classes that have only one picture."""
-    pairs = torch.stack((labels, contents), dim=1).unique(dim=0)
-    return torch.bincount(pairs[:, 0], minlength=int(labels.max()) + 1)[labels] < 2

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from noisesieve.records import Pixels
+from noisesieve.settings import Recipe
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,18 @@ def generator(seed: int, *place: int) -> torch.Generator:
     for number in place:
         seed = (seed * 6364136223846793005 + number * 1442695040888963407 + 1) % 2**63
     return torch.Generator().manual_seed(seed)
+
+
+def batches_of(labels: Tensor, without: Tensor, recipe: Recipe, dice: torch.Generator) -> list[Tensor]:
+    """An epoch's batches of all rows but `without`: as many as the recipe says, or as the rows make."""
+    rows, size, steps = len(labels), recipe.batch_size, recipe.epoch_steps
+    if recipe.balanced:
+        steps = steps or max(1, (rows - len(without)) // size)
+        return balanced_batches(labels, without, size=size, steps=steps, generator=dice)
+    batches = shuffled_batches(rows, without, size=size, generator=dice)
+    while steps and len(batches) < steps:  # more than the rows make: another round
+        batches += shuffled_batches(rows, without, size=size, generator=dice)
+    return batches[:steps]
 
 
 def balanced_batches(

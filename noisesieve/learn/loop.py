@@ -19,8 +19,8 @@ from noisesieve.learn.augment import augment, mix
 from noisesieve.learn.checkpoint import Keeper
 from noisesieve.learn.feed import Feed, make_deterministic
 from noisesieve.learn.journal import Journal
-from noisesieve.learn.lesson import Lesson, balanced_batches, generator, shuffled_batches
-from noisesieve.learn.losses import training_loss
+from noisesieve.learn.lesson import Lesson, batches_of, generator
+from noisesieve.learn.losses import mixed_loss
 from noisesieve.learn.pretrained import statistics_of
 from noisesieve.learn.schedule import Timeline
 from noisesieve.learn.score import Scorer
@@ -156,15 +156,7 @@ class Loop:
         """This epoch's rows in batches; the warm-up leaves the held-out part aside."""
         epoch = self.state.epoch
         aside = torch.cat((self.aside, self.held_out)) if self.timeline.phase(epoch) == "warm-up" else self.aside
-        size, dice = self.recipe.batch_size, generator(self.recipe.seed, epoch, 0)
-        steps = self.recipe.epoch_steps
-        if self.recipe.balanced:
-            steps = steps or max(1, (self.rows - len(aside)) // size)
-            return balanced_batches(self.labels, aside, size=size, steps=steps, generator=dice)
-        batches = shuffled_batches(self.rows, aside, size=size, generator=dice)
-        while steps and len(batches) < steps:  # more than the rows make: another round
-            batches += shuffled_batches(self.rows, aside, size=size, generator=dice)
-        return batches[:steps]
+        return batches_of(self.labels, aside, self.recipe, generator(self.recipe.seed, epoch, 0))
 
     def batch_rows(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """The rows of a batch that take part, over all ranks and on this one."""
@@ -190,11 +182,8 @@ class Loop:
         with state.precision.autocast():
             logits = state.model(views)
         weight = state.keep[mine].float() / count * (world.rank < len(kept))
-        each = share * training_loss(logits, self.labels[mine].to(world.device), self.device_prior, beta)
-        if share < 1:
-            each = each + (1 - share) * training_loss(
-                logits, self.labels[mine[partner]].to(world.device), self.device_prior, beta
-            )
+        labels = self.labels[mine].to(world.device)
+        each = mixed_loss(logits, labels, labels[partner.to(world.device)], share, self.device_prior, beta)
         loss = (each * weight.to(world.device)).sum()
         scaler, parameters = state.precision.scaler, list(state.model.parameters())
         state.optimizer.zero_grad()

@@ -8,6 +8,12 @@ from torch import Tensor
 from noisesieve.sieve.formulas import PAPER_EPS, floored_log_loss, regularizer
 
 
+def mixed_loss(logits: Tensor, labels: Tensor, partners: Tensor, share: float, prior: Tensor, beta: float) -> Tensor:
+    """The loss of mixed pictures, (B,): each label's by its share, so that CR, which asks no label, counts once."""
+    own = training_loss(logits, labels, prior, beta)
+    return own if share == 1 else share * own + (1 - share) * training_loss(logits, partners, prior, beta)
+
+
 def training_loss(logits: Tensor, labels: Tensor, prior: Tensor, beta: float, *, classes_first: bool = False) -> Tensor:
     """-ln f[y] + CR, (B,), from logits (B, K), or (K, B): many times faster where B is large and K small.
 

@@ -22,7 +22,8 @@ from noisesieve.gate.markdown import escape, render
 from noisesieve.gate.policy import Batch, Rule, binomial_tail, judge_batch, lower_bound
 from noisesieve.gate.verdict import Verdict
 from noisesieve.report import RunFolder
-from noisesieve.settings import Policy, limit
+from noisesieve.request import limit
+from noisesieve.settings import Policy
 from tests.conftest import REPOSITORY, SAMPLE, Run, paint, validate
 from tests.runs import make_run
 

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from noisesieve.errors import Stopped, TrainingError
-from noisesieve.learn.heads import Heads, Lens, owners
+from noisesieve.learn.folds import owners
+from noisesieve.learn.heads import Heads
+from noisesieve.learn.lens import Lens
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.plan import plan
 from noisesieve.settings import Recipe, Wishes
