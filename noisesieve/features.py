@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from noisesieve import pixels
+from noisesieve.dataset import Dataset
 from noisesieve.files import digest
 from noisesieve.learn.backbones import Network, build
 from noisesieve.learn.embed import block_size, views_of
@@ -19,7 +20,7 @@ from noisesieve.learn.feed import Feed, Precision, make_deterministic
 from noisesieve.learn.pretrained import Statistics, adopt, statistics_of
 from noisesieve.pixels.cache import FEATURES, PENDING, Cache, Entry, copy_known, make_store
 from noisesieve.records import Ints
-from noisesieve.settings import PixelSettings, Recipe
+from noisesieve.settings import PixelSettings
 from noisesieve.watch import Watcher
 
 FEATURES_VERSION = 1  # of how they are made
@@ -37,9 +38,7 @@ class Seen:
 
 
 def features_of(
-    decoded: pixels.Decoded,
-    recipe: Recipe,
-    weights: Path,
+    dataset: Dataset,
     settings: PixelSettings,
     watcher: Watcher,
     *,
@@ -48,9 +47,11 @@ def features_of(
     pause: Callable[[], None],
 ) -> Seen:
     """From the cache, or through the backbone and into it. Equal contents are seen once."""
+    decoded, recipe = dataset.decoded, dataset.recipe
+    assert dataset.weights is not None
     make_deterministic(device)
     network = build(recipe.backbone, classes=2, image_size=recipe.image_size, seed=0)
-    adopt(network, weights)
+    adopt(network, dataset.weights)
     views, width = 1 if recipe.flip is False else 2, network.fc.in_features
     feed = Feed(decoded.pixels, device, statistics=statistics_of(recipe.weights, recipe.backbone))
     statistics = feed.mean.tolist(), feed.std.tolist()

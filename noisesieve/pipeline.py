@@ -158,11 +158,8 @@ def _learn_heads(
 ) -> tuple[Trained, Scores]:
     """Features once, then heads in seconds. One process does it; a run that was stopped goes on from the features."""
     recipe, device = dataset.recipe, world.device
-    assert dataset.weights is not None
     seen = features_of(
-        dataset.decoded,
-        recipe,
-        dataset.weights,
+        dataset,
         settings.pixels,
         watcher,
         device=device,

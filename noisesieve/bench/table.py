@@ -16,15 +16,15 @@ from noisesieve.bench import peers, truth
 from noisesieve.bench.contest import METHODS, NEED_PLAIN, Contest, Finding
 from noisesieve.bench.frozen import FrozenContest
 from noisesieve.bench.measure import area_under_roc, average_precision, calibration, detection
-from noisesieve.dataset import Dataset, prepare
+from noisesieve.dataset import prepare
 from noisesieve.errors import InputError, UsageError
-from noisesieve.features import Seen, features_of
+from noisesieve.features import features_of
 from noisesieve.learn.lesson import Lesson
 from noisesieve.learn.plan import describe
 from noisesieve.learn.world import World
 from noisesieve.preflight import refuse_nonsense
 from noisesieve.records import Bools
-from noisesieve.settings import BenchSettings, ScanSettings
+from noisesieve.settings import BenchSettings
 from noisesieve.watch import Nobody, Stop, Watcher, pause_of
 
 COLUMNS = ("flagged", "precision", "recall", "f1", "average_precision", "auc", "seconds", "passes")
@@ -63,7 +63,8 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
             peers.require_folds(dataset.codes, peers.FOLDS)
         contest = Contest(lesson, dataset.recipe, world, watcher, stop)
         if dataset.recipe.frozen:
-            seen = _features(dataset, scan, world, watcher, stop, Path(scratch))
+            place, pause = Path(scratch) / "features", pause_of(stop)
+            seen = features_of(dataset, scan.pixels, watcher, device=world.device, scratch=place, pause=pause)
             contest = FrozenContest(
                 lesson, dataset.recipe, world, watcher, stop, features=seen.tensor, contents=seen.contents
             )
@@ -90,20 +91,6 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
         "machine": machine_facts(world),
         "methods": found,
     }
-
-
-def _features(dataset: Dataset, scan: ScanSettings, world: World, watcher: Watcher, stop: Stop, scratch: Path) -> Seen:
-    assert dataset.weights is not None
-    return features_of(
-        dataset.decoded,
-        dataset.recipe,
-        dataset.weights,
-        scan.pixels,
-        watcher,
-        device=world.device,
-        scratch=scratch / "features",
-        pause=pause_of(stop),
-    )
 
 
 def _methods(wanted: tuple[str, ...]) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ def test_imagenet_comes_from_the_hubs_cache_or_says_what_to_do(tmp_path: Path, m
         pretrained.weights_file("imagenet", "resnet8")
 
 
-def test_lite0_knows_a_picture_it_was_trained_for() -> None:
+def test_lite0_comes_with_its_weights_takes_any_size_and_its_own_scaling() -> None:
     network = build("lite0", classes=2, image_size=128, seed=0)
     assert isinstance(network, LiteNet)
     file = pretrained.weights_file("lite0", "lite0")
