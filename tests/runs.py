@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from noisesieve import pixels, report, sources
-from noisesieve.files import write_json
-from noisesieve.names import natural_key
-from noisesieve.records import Scores
+from noisesieve.core.files import write_json
+from noisesieve.core.options import scan_settings
+from noisesieve.core.progress import NullWatcher
+from noisesieve.core.records import Scores
+from noisesieve.core.settings import ScanSettings
+from noisesieve.core.text import natural_key
 from noisesieve.report import Report
-from noisesieve.request import scan_settings
-from noisesieve.settings import ScanSettings
-from noisesieve.sieve.judge import judge
-from noisesieve.watch import Nobody
+from noisesieve.sieve.decide import decide
 
 EPOCHS = 6
 
@@ -25,8 +25,8 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
     wrong = wrong or {}
     settings: ScanSettings = scan_settings(data, output=output, **options)
     index = sources.read(settings.source)
-    looks = pixels.look(index, settings.pixels, Nobody(), pause=lambda: None)
-    rows = np.flatnonzero(looks.readable).astype(np.int64)
+    file_facts = pixels.inspect_files(index, settings.pixels, NullWatcher(), pause=lambda: None)
+    rows = np.flatnonzero(file_facts.readable).astype(np.int64)
     labels = [index.labels[i] for i in rows.tolist()]
     classes = sorted(set(labels), key=natural_key)
     codes = report.class_codes(labels, classes)
@@ -35,14 +35,14 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
     probs = np.full((len(rows), len(classes)), 0.03 / max(1, len(classes) - 1))
     probs[np.arange(len(rows)), seen] = 0.97 - 0.02 * rng.random(len(rows))
     probs /= probs.sum(axis=1, keepdims=True)
-    course = np.where(seen == codes, -1.0, 1.0)[None].repeat(3, axis=0).astype(np.float32)
+    margin_history = np.where(seen == codes, -1.0, 1.0)[None].repeat(3, axis=0).astype(np.float32)
     prior = np.bincount(codes, minlength=len(classes)) / len(codes)
     facts = {"epochs": EPOCHS, "loop_eps": 1e-3, "warmup_epochs": 3, "sieve_start": 4, "device": "cpu"}
-    scores = Scores(probs, np.zeros(len(rows)), prior, 2.0, [], facts, course=course)
-    verdicts = judge(scores, codes, eps=1e-2, trusted=np.zeros(len(rows), dtype=np.bool_))
-    found = report.Findings(index, looks, rows, classes, codes, scores, verdicts)
+    scores = Scores(probs, np.zeros(len(rows)), prior, 2.0, [], facts, margin_history=margin_history)
+    verdicts = decide(scores, codes, eps=1e-2, trusted=np.zeros(len(rows), dtype=np.bool_))
+    found = report.ReportInputs(index, file_facts, rows, classes, codes, scores, verdicts)
     table = report.build(found)
-    identity = {**settings.identity(), "fingerprint": report.fingerprint(index, looks)}
+    identity = {**settings.identity(), "fingerprint": report.fingerprint(index, file_facts)}
     report.write_table(
         table,
         output / "report.parquet",
@@ -58,7 +58,7 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
             "label_column": index.label_column,
         },
     )
-    report.write_course(found, output / "course.parquet")
+    report.write_margin_history(found, output / "course.parquet")
     write_json(output / "summary.json", report.summarize(table, classes=classes, undecided=0, facts=facts))
     location = {name: str(path.resolve()) for name, path in settings.source.location().items()}
     report.RunFolder(output).write(identity, complete=True, location=location)

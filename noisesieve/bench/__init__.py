@@ -1,1 +1,1 @@
-"""Measure: plant known flips, hold verdicts against a truth, put the peers side by side. Stands outside the house."""
+"""Measure: metrics against known right labels, peers on the same data, charts, and the protocol of published tables."""

@@ -1,11 +1,11 @@
-"""The published table: noisesieve and its peers on data that no default was chosen on, by one command.
+"""Make the published table with one command: noisesieve and its peers on data that no default was chosen on.
 
     python -m noisesieve.bench.protocol ../shared/data -o held-back
 
-The folder holds clothing/train (an image folder) and cifar10n/train.parquet (`image`, `true_label`, `label_aggre`,
-`label_random1`). Clothing gets the four planted noises; of CIFAR-10N the second 4,000 rows are taken with the labels
-that people gave. `--weights lite0 --freeze` measures the frozen path. Two sets run at a time, one thread each. What is
-there already is not run again: use a new folder for a new commit.
+The folder contains clothing/train (an image folder) and cifar10n/train.parquet (`image`, `true_label`, `label_aggre`,
+`label_random1`). Clothing gets the four planted noises; of CIFAR-10N rows 4,000 to 8,000 are used with their human
+labels. `--weights lite0 --freeze` measures the frozen path. Two sets run at a time, with one thread each. Results that
+exist already are not computed again: use a new folder for a new commit.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,10 +24,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from noisesieve.bench.plant import inject
-from noisesieve.bench.table import HEADINGS, cells
-from noisesieve.settings import InjectSettings, SourceSettings
+from noisesieve.bench.table import HEADINGS, method_cells
 
+NOISESIEVE = (sys.executable, "-m", "noisesieve")
 PLANTED = (("instance", 0.2), ("instance", 0.4), ("symmetric", 0.4), ("asymmetric", 0.3))
 HUMAN = ("label_aggre", "label_random1")
 TRUTH = ("--truth-column", "true_label")
@@ -34,34 +34,36 @@ CIFAR_ROWS = slice(4000, 8000)
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchJob:
     """One bench to run."""
 
     name: str
     arguments: list[str]
 
 
-def jobs(data: Path, out: Path) -> list[Job]:
-    """Every set, its table written into `out`."""
-    found = []
+def bench_jobs(data: Path, out: Path) -> list[BenchJob]:
+    """Plant the noises and return one job per set; tables are written to `out`."""
+    jobs = []
     for noise, rate in PLANTED:
-        root, table = data / "clothing/train", out / f"clothing-{noise}-{rate:g}.csv"
-        _, base = inject(InjectSettings(SourceSettings(root), table, noise, rate, force=True))
-        found.append(Job(table.stem, [str(table), *(["--root", str(base)] if base else []), *TRUTH]))
+        table = out / f"clothing-{noise}-{rate:g}.csv"
+        options = ["--noise", noise, "--rate", f"{rate:g}", "-o", str(table), "--force", "--json"]
+        command = [*NOISESIEVE, "inject", str(data / "clothing/train"), *options]
+        planted = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+        jobs.append(BenchJob(table.stem, [*shlex.split(planted["scan"])[2:], *TRUTH]))
     part = out / "cifar10n.parquet"
     if not part.exists():
         rows = pq.read_table(data / "cifar10n/train.parquet")
         pq.write_table(rows.slice(CIFAR_ROWS.start, CIFAR_ROWS.stop - CIFAR_ROWS.start), part)
-    for label in HUMAN:
-        found.insert(0, Job(f"cifar10n-{label}", [str(part), "--label-column", label, *TRUTH]))  # the longest first
-    return found
+    for label in HUMAN:  # first, since they take longest
+        jobs.insert(0, BenchJob(f"cifar10n-{label}", [str(part), "--label-column", label, *TRUTH]))
+    return jobs
 
 
-def run(job: Job, out: Path, *, methods: str, seed: int, start: Sequence[str]) -> dict[str, Any]:
-    """One bench in a process of its own, with one thread; its JSON document."""
+def run(job: BenchJob, out: Path, *, methods: str, seed: int, start: Sequence[str]) -> dict[str, Any]:
+    """Run one bench in its own process, with one thread, and return its JSON document."""
     target = out / f"{job.name}-seed{seed}-{methods.replace(',', '+')}.json"
     if not target.exists():
-        command = [sys.executable, "-m", "noisesieve", "bench", *job.arguments, *start, "--methods", methods]
+        command = [*NOISESIEVE, "bench", *job.arguments, *start, "--methods", methods]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run([*command, "--seed", str(seed), "-q", "-o", str(target)], env=environment, check=True)
         print(f"{job.name}, seed {seed}: done", flush=True)
@@ -70,7 +72,7 @@ def run(job: Job, out: Path, *, methods: str, seed: int, start: Sequence[str]) -
 
 
 def report(documents: Sequence[dict[str, Any]]) -> str:
-    """All sets in one Markdown table."""
+    """Return all sets in one Markdown table."""
     headings = ("set", *HEADINGS, "ECE", "rate error")
     lines = [f"| {' | '.join(headings)} |", f"|---|---|{'---:|' * (len(headings) - 2)}"]
     for document in documents:
@@ -78,7 +80,7 @@ def report(documents: Sequence[dict[str, Any]]) -> str:
         for row in document["methods"]:
             extra = [_signed(row["ece"], ""), _signed(row["noise_rate_error"], "+")]
             name = f"{document['name']}, {share:.1%} wrong, seed {document['seed']}"
-            lines.append(f"| {' | '.join((name, *cells(row), *extra))} |")
+            lines.append(f"| {' | '.join((name, *method_cells(row), *extra))} |")
     lines += ["", "| mean over the sets | F1 | AP | seconds |", "|---|---:|---:|---:|"]
     for name in [row["method"] for row in documents[0]["methods"]]:
         rows = [row for document in documents for row in document["methods"] if row["method"] == name]
@@ -92,13 +94,13 @@ def _mean(rows: list[dict[str, Any]], key: str) -> float:
 
 
 def origin(documents: Sequence[dict[str, Any]]) -> str:
-    """Hardware, commit and command, for whoever wants to see the same."""
+    """Return hardware, commit and command, so that others can repeat the measurement."""
     machine = documents[0]["machine"]
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
     ).stdout.strip()
     return (
-        f"{machine['processor']}, {machine['threads']} thread a process, {machine['device']}, "
+        f"{machine['processor']}, {machine['threads']} thread per process, {machine['device']}, "
         f"torch {machine['torch']}, "
         f"Python {machine['python']}; noisesieve {documents[0]['version']}, commit {commit or 'unknown'}; "
         f"python -m noisesieve.bench.protocol {' '.join(sys.argv[1:])}\n\n"
@@ -110,7 +112,7 @@ def _signed(value: float | None, sign: str) -> str:
 
 
 def main() -> None:
-    """Run what is missing, then print the table."""
+    """Run the sets that have no result yet, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
@@ -122,10 +124,10 @@ def main() -> None:
     chosen = parser.parse_args()
     chosen.output.mkdir(parents=True, exist_ok=True)
     start = ["--weights", chosen.weights, *(["--freeze"] if chosen.freeze else [])]
-    todo = jobs(chosen.data, chosen.output)
+    jobs = bench_jobs(chosen.data, chosen.output)
     with ThreadPoolExecutor(chosen.processes) as pool:
         shared = {"methods": chosen.methods, "seed": chosen.seed, "start": start}
-        found = list(pool.map(lambda job: run(job, chosen.output, **shared), todo))
+        found = list(pool.map(lambda job: run(job, chosen.output, **shared), jobs))
     table = origin(found) + report(found)
     (chosen.output / f"table-seed{chosen.seed}.md").write_text(table, encoding="utf-8")
     print(table)

@@ -1,4 +1,4 @@
-"""The right labels, where somebody knows them: a file beside the dataset, or a column of its table."""
+"""Known right labels: from a file, or from a column of the dataset's table."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from noisesieve.errors import InputError, UsageError
-from noisesieve.sources import delimited
-from noisesieve.watch import Watcher
+from noisesieve.core.errors import InputError, UsageError
+from noisesieve.core.files import csv_separator
+from noisesieve.core.progress import Watcher
 
-COLUMN = "true_label"  # what `inject` writes, and what is looked for where nothing is said
+COLUMN = "true_label"  # the column that `inject` writes, and the default
 KEYS = ("id", "path")
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What truth can be matched with: a report's or an index's rows."""
+class LabelledRows:
+    """The rows of a report or of an index, for matching them with a truth."""
 
     ids: Sequence[str]
     paths: Sequence[str | None]
@@ -30,26 +30,26 @@ class Rows:
     columns: pa.Table | None  # the user's other columns
 
 
-def find(rows: Rows, file: Path | None, column: str | None, watcher: Watcher) -> list[str | None]:
-    """The right label of every row, None where it is not known."""
+def find_truth(rows: LabelledRows, file: Path | None, column: str | None, watcher: Watcher) -> list[str | None]:
+    """Return the right label of every row, None where it is not known."""
     right = _from_column(rows, column) if file is None else _from_file(rows, file, column, watcher)
     classes = set(rows.labels)
     right = [None if label is None else _as_class(label, classes) for label in right]
     named = {label for label in right if label is not None}
     if strange := named - classes:
-        text = f"{len(strange):,} right labels are no class of this dataset, such as {min(strange)!r}"
+        text = f"{len(strange):,} right labels are not classes of this dataset, such as {min(strange)!r}"
         if strange == named:
             raise InputError(f"Truth: {text}: its classes are {_few(classes)}.", "Is it the right column or file?")
         watcher.warn(f"{text}.")
     return right
 
 
-def _from_column(rows: Rows, column: str | None) -> list[str | None]:
+def _from_column(rows: LabelledRows, column: str | None) -> list[str | None]:
     names = [] if rows.columns is None else rows.columns.column_names
     wanted = column or COLUMN
     if rows.columns is None or wanted not in names:
-        problem = f"no column {wanted!r}" if column else "nobody says which labels are right"
-        has = f" There are: {', '.join(names)}." if column and names else ""
+        problem = f"no column {wanted!r}" if column else "the right labels are not known"
+        has = f" The columns are: {', '.join(names)}." if column and names else ""
         raise UsageError(
             f"Truth: {problem}.{has}",
             "Give --truth FILE (columns path and label), or --truth-column with a column of the table. "
@@ -59,7 +59,7 @@ def _from_column(rows: Rows, column: str | None) -> list[str | None]:
 
 
 def _as_class(label: str, classes: set[str]) -> str:
-    """A label as the dataset spells it: ` 3 ` and `3.0`, as tables with gaps have it, are the class 3."""
+    """Return a label as the dataset spells it: ` 3 ` and `3.0`, as in columns with gaps, are the class 3."""
     for spelling in (label, label.strip(), label.strip().removesuffix(".0")):
         if spelling in classes:
             return spelling
@@ -72,16 +72,18 @@ def _few(names: set[str], most: int = 5) -> str:
 
 
 def texts(column: pa.ChunkedArray, name: str) -> list[str | None]:
-    """Labels as the sources read them: 3.0 is the label 3, an empty cell is no label."""
+    """Return labels as the sources read them: 3.0 is the label 3, an empty cell is None."""
     try:
         if pa.types.is_floating(column.type):
             column = pc.if_else(pc.is_nan(column), None, column).cast(pa.int64())
         return [text or None for text in column.cast(pa.string()).to_pylist()]
     except pa.ArrowException as error:
-        raise InputError(f"{name} ({column.type}) holds no labels.", "Name another with --truth-column.") from error
+        raise InputError(
+            f"{name} ({column.type}) contains no labels.", "Choose another with --truth-column."
+        ) from error
 
 
-def _from_file(rows: Rows, file: Path, column: str | None, watcher: Watcher) -> list[str | None]:
+def _from_file(rows: LabelledRows, file: Path, column: str | None, watcher: Watcher) -> list[str | None]:
     table = _read(file)
     names = table.column_names
     keys = [name for name in KEYS if name in names]
@@ -97,16 +99,18 @@ def _from_file(rows: Rows, file: Path, column: str | None, watcher: Watcher) -> 
     if not any(found):
         example = rows.paths[0] or rows.ids[0]
         raise InputError(
-            f"{file}: none of its {len(known):,} entries is a row of the run, where paths look like {example!r}.",
+            f"{file}: none of its {len(known):,} entries matches a row of the run, where paths look like {example!r}.",
             "Paths in a truth file are relative to the dataset's root.",
         )
-    if strangers := known.keys() - set(rows.ids) - {path for path in rows.paths if path is not None}:
-        watcher.warn(f"{file}: {len(strangers):,} entries belong to no row, such as {min(strangers)!r}.")
+    if unmatched := known.keys() - set(rows.ids) - {path for path in rows.paths if path is not None}:
+        watcher.warn(f"{file}: {len(unmatched):,} entries match no row, such as {min(unmatched)!r}.")
     return found
 
 
-def _match(rows: Rows, table: pa.Table, file: Path, key: str, label: str) -> tuple[list[str | None], dict[str, str]]:
-    """The truth of every row by one key column, and all that the file knows by it."""
+def _match(
+    rows: LabelledRows, table: pa.Table, file: Path, key: str, label: str
+) -> tuple[list[str | None], dict[str, str]]:
+    """Return the right label of every row by one key column, and all entries of the file by that key."""
     known: dict[str, str] = {}
     keys, values = (texts(table[wanted], f"{file}: column {wanted!r}") for wanted in (key, label))
     for line, (name, value) in enumerate(zip(keys, values, strict=True), start=2):
@@ -114,7 +118,7 @@ def _match(rows: Rows, table: pa.Table, file: Path, key: str, label: str) -> tup
             continue
         name = name.removeprefix("./")
         if known.setdefault(name, value) != value:
-            raise InputError(f"{file}:{line}: {name!r} is {value!r} here and {known[name]!r} before.", "Keep one.")
+            raise InputError(f"{file}:{line}: {name!r} is {value!r} here, but {known[name]!r} before.", "Keep one.")
     return [known.get(name) or known.get(path or "") for name, path in zip(rows.ids, rows.paths, strict=True)], known
 
 
@@ -127,7 +131,7 @@ def _read(file: Path) -> pa.Table:
         if file.suffix.lower() in (".jsonl", ".ndjson"):
             lines = file.read_text(encoding="utf-8-sig").splitlines()
             return pa.Table.from_pylist([json.loads(line) for line in lines if line.strip()])
-        frame = pd.read_csv(file, sep=delimited.separator(file), dtype=str, keep_default_na=False)
+        frame = pd.read_csv(file, sep=csv_separator(file), dtype=str, keep_default_na=False)
         return pa.table({str(name): pa.array(frame[name], pa.string()) for name in frame.columns})
     except (OSError, ValueError, pa.ArrowException, AttributeError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]

@@ -1,4 +1,4 @@
-"""The command line: parse → settings → pipeline. The only room that prints, reads the environment or exits."""
+"""The command line: options → settings → commands. The only place that prints, reads the environment or exits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from noisesieve.cli import (
     waive,
 )
 from noisesieve.cli.terminal import say, say_error
-from noisesieve.errors import NoisesieveError
+from noisesieve.core.errors import NoisesieveError
 
 app = typer.Typer(
     name="noisesieve",
@@ -60,38 +60,38 @@ def top(
 
 _COMMANDS: dict[Callable[..., None], str] = {
     scan.scan: "Find the wrong labels of a dataset.",
-    review.review: "A page of the suspects: look, decide.",
-    export.export: "Hand rows to an annotation tool or a notebook.",
-    apply.apply: "A corrected dataset from decisions, with a log.",
-    explain.explain: "Why this verdict, for one row.",
-    retrain.retrain: "Train a model on what the sieve let pass.",
+    review.review: "Write a page of the suspects, to look and decide.",
+    export.export: "Export rows to an annotation tool or a notebook.",
+    apply.apply: "Write a corrected dataset from decisions.",
+    explain.explain: "Explain the verdict of one row.",
+    retrain.retrain: "Train a model on the clean rows of a run.",
     check.check: "Pass or fail a new batch, without training.",
-    waive.waive: "Note that labels were reviewed and are right.",
-    diff.diff: "Two runs: suspects new, fixed, persistent.",
-    doctor.doctor: "Look at a dataset before it is scanned.",
-    cache.cache: "What scans keep on disk: list it, clear it.",
+    waive.waive: "Record that labels were reviewed and are right.",
+    diff.diff: "Compare the suspects of two runs.",
+    doctor.doctor: "Check a dataset before a scan.",
+    cache.cache: "List or clear the cache.",
     inject.inject: "Plant known label errors.",
-    evaluate.evaluate: "How far a run can be believed.",
-    bench.bench: "noisesieve and its peers on your own data.",
+    evaluate.evaluate: "Measure precision and recall of a run.",
+    bench.bench: "Compare noisesieve with its peers on your data.",
 }
 for _command, _line in _COMMANDS.items():
     app.command(_command.__name__, short_help=_line, no_args_is_help=_command is not cache.cache)(_command)
 
 
 def main() -> None:
-    """Run the command line; every error is a line and an exit code, a traceback only with --debug."""
+    """Run the command line. Every error is one line and an exit code; a traceback is shown only with --debug."""
     _open_closed_streams()
     signal.signal(signal.SIGINT, lambda number, frame: sys.exit(130))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that knows ASCII only must not end the command
-    # Before torch loads: let waiting threads spin only briefly. Two threads on two cores, resnet8 at 16 px, images/s:
-    # the default 300,000 spins give 5,100 alone and 140 beside two busy jobs, 10,000 spins 4,500 and 1,800.
+            stream.reconfigure(errors="backslashreplace")  # an ASCII terminal must not end the command
+    # Before torch is loaded: waiting threads spin only briefly. Two threads on two cores, resnet8 at 16 px, images/s:
+    # the default of 300,000 spins gives 5,100 alone and 140 beside two busy jobs; 10,000 spins give 4,500 and 1,800.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     try:
         command = get_command(app)
         config.use_environment(command)
-        asks_only = {"-h", "--help", "--version"} & set(sys.argv)  # a typo in a file must not hide the help
+        asks_only = {"-h", "--help", "--version"} & set(sys.argv)  # help works even if a config file has an error
         defaults = {} if asks_only else config.read_files(command)
         command.main(prog_name="noisesieve", default_map=defaults)
     except NoisesieveError as error:
@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def _open_closed_streams() -> None:
-    """Started with `2>&-` there is no stream to print to, and the next file opened would take its number."""
+    """Open streams that are closed at start (`2>&-`), or the next opened file would get their descriptor."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         if getattr(sys, name) is None:
             handle = os.open(os.devnull, os.O_RDWR)

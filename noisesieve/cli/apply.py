@@ -10,16 +10,16 @@ from typing import Annotated, Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import watched
+from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import console, results
-from noisesieve.settings import ApplySettings
+from noisesieve.core.settings import ApplySettings
 
 MOVES_SHOWN = 10
 
 Decisions = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="decisions.csv of the page, a table of path and label, a Label Studio export (.json) or CVAT's (.xml).",
+        help="decisions.csv of the review page, a table of path and label, or an export of Label Studio or CVAT.",
         metavar="DECISIONS",
         show_default=False,
     ),
@@ -28,10 +28,10 @@ New = Annotated[
     Path, typer.Option("--output", "-o", help="The corrected table (or folder, with --tree).", show_default=False)
 ]
 AcceptAbove = Annotated[
-    float | None, o.option("Also take suggestions whose label is wrong with at least this probability.")
+    float | None, o.option("Also accept suggestions for labels that are wrong with at least this probability.")
 ]
-Tree = Annotated[str | None, o.option("For an image folder: write a folder again, by copy or link.")]
-NewClasses = Annotated[bool, o.option("Accept labels that the run does not know.", "--new-classes")]
+Tree = Annotated[str | None, o.option("For an image folder: write an image folder, by copy or link.")]
+NewClasses = Annotated[bool, o.option("Accept labels that are not classes of the run.", "--new-classes")]
 
 
 def apply(
@@ -48,16 +48,15 @@ def apply(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Write a corrected dataset from what people decided, with a log of who said what. The dataset is never changed.
+    """Write a corrected dataset from decisions, with an audit log. The dataset itself is never changed.
 
     Example: noisesieve apply my-run decisions.csv -o corrected.csv
     """
     settings = ApplySettings(tuple(decisions or ()), output, accept_above, new_classes, tree, data, root, force)
-    from noisesieve import correct
-    from noisesieve.report import read_report
+    from noisesieve.commands.apply import apply as apply_decisions
 
     with watched(quiet) as (watcher, pause):
-        document = correct.apply(read_report(run), settings, watcher=watcher, pause=pause)
+        document = apply_decisions(run, settings, watcher=watcher, pause=pause)
     with results():
         if as_json:
             print(json.dumps(document))
@@ -68,7 +67,7 @@ def apply(
 
 
 def _show(document: dict[str, Any]) -> None:
-    from noisesieve.cli.summary import plain_table, plain_text
+    from noisesieve.cli.terminal import plain_table, plain_text
 
     out = console(stderr=False)
     out.print(
@@ -79,9 +78,9 @@ def _show(document: dict[str, Any]) -> None:
         )
     )
     if automatic := document["decisions"].get("accept (automatic)"):
-        out.print(plain_text(f"{automatic:,} of these nobody has looked at: they are --accept-above's."))
+        out.print(plain_text(f"{automatic:,} of these were accepted by --accept-above, without review."))
     if untouched := document["decisions"].get("accept (untouched)"):
-        out.print(plain_text(f"{untouched:,} of these are noisesieve's own tags, as they left: did somebody look?"))
+        out.print(plain_text(f"{untouched:,} of these are noisesieve's own tags, not edited: were they reviewed?"))
     if document["undecided"]:
         out.print(plain_text(f"Entries without a decision, which keep their label: {document['undecided']:,}"))
     if document["moves"]:
@@ -99,7 +98,7 @@ def _show(document: dict[str, Any]) -> None:
     for note in document["notes"]:
         out.print(plain_text(note))
     out.print(plain_text(f"{document['examples']:,} rows in {document['output']}"), soft_wrap=True)
-    out.print(plain_text(f"who said what: {document['audit']}"), soft_wrap=True)
+    out.print(plain_text(f"audit log: {document['audit']}"), soft_wrap=True)
     out.print(plain_text("Next:"))
     command = shlex.join(["noisesieve", "scan", document["output"], *document["scan"]])
     out.print(plain_text(f"  {command}"), soft_wrap=True)

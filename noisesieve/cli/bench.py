@@ -1,4 +1,4 @@
-"""`noisesieve bench`: noisesieve and its peers on the same data."""
+"""The options and output of `noisesieve bench`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Annotated, Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import StopRequest
+from noisesieve.cli.signals import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
-from noisesieve.errors import OutputError, UsageError
-from noisesieve.request import scan_settings
-from noisesieve.settings import BenchSettings
-from noisesieve.watch import Watcher
+from noisesieve.core.errors import OutputError, UsageError
+from noisesieve.core.options import scan_settings
+from noisesieve.core.progress import Watcher
+from noisesieve.core.settings import BenchSettings
 
 Methods = Annotated[
-    str | None, o.option("Some of noisesieve,paper,ce,ce-sieve,aum,knn,cleanlab; else all.", "--methods")
+    str | None, o.option("Some of noisesieve,paper,ce,ce-sieve,aum,knn,cleanlab. Default: all.", "--methods")
 ]
-JsonFile = Annotated[Path | None, o.option("Write the JSON document to this file too.", "--output", "-o")]
-Ablation = Annotated[bool, o.option("The paper's ablation instead: test accuracy of four trainings.", "--ablation")]
+JsonFile = Annotated[Path | None, o.option("Also write the JSON document to this file.", "--output", "-o")]
+Ablation = Annotated[bool, o.option("Run the paper's ablation: test accuracy of four trainings.", "--ablation")]
 MarkdownFile = Annotated[Path | None, o.option("Write the table as Markdown to this file.", "--markdown")]
 
 
@@ -80,11 +80,11 @@ def bench(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Measure noisesieve and its peers on the same images, backbone, schedule and seed; the truth must be known.
+    """Measure noisesieve and its peers with the same images, backbone, schedule and seed. The truth must be known.
 
-    Seconds are those of training and scoring, passes those over the training data; decoding is shared. Up to the end
-    of the warm-up all methods train alike, by plain cross-entropy: that runs once and counts for each. cleanlab comes
-    with `pip install 'noisesieve[bench]'`. With --ablation no truth is needed, but a test set with right labels.
+    Seconds include training and scoring, passes are over the training data; decoding is shared. Up to the end of the
+    warm-up all methods train with plain cross-entropy: this runs once and counts for each. cleanlab is installed with
+    `pip install 'noisesieve[bench]'`. With --ablation a test set with right labels is needed instead of the truth.
 
     Example: noisesieve bench noisy.csv --truth-column true_label --methods noisesieve,ce
     """
@@ -94,27 +94,28 @@ def bench(
     chosen = scan_settings(data, **shared)
     names = tuple(name.strip() for name in (methods or "").split(",") if name.strip())
     if methods is not None and not names:
-        raise UsageError("--methods is empty.", "Name some, or leave it out for all.")
+        raise UsageError("--methods is empty.", "Give some, or leave it out for all.")
     settings = BenchSettings(chosen, names, truth, truth_column)
     for target in (output, markdown):
         if target is not None:
             _refuse_target(target, data)
     if output is not None and output == markdown:
-        raise UsageError(f"--output and --markdown are both {output}.", "Name two files.")
+        raise UsageError(f"--output and --markdown are both {output}.", "Give two files.")
     if ablation != (test is not None):
-        raise UsageError("--ablation and --test go together.", "Name a dataset with right labels with --test.")
-    from noisesieve.bench import ablation as parts
-    from noisesieve.bench import table as contest
-    from noisesieve.files import replacing, write_json
+        raise UsageError("--ablation and --test need each other.", "Give a dataset with right labels with --test.")
+    from noisesieve.commands._ablation import ablate
+    from noisesieve.commands.bench import as_markdown
+    from noisesieve.commands.bench import bench as run_bench
+    from noisesieve.core.files import replacing, write_json
 
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     try:
-        with StopRequest(None, hint="A bench does not resume: nothing was kept.") as asked:
+        with StopRequest(None, hint="A bench does not resume: nothing was written.") as stop:
             if test is not None:
                 source = o.test_source(test, test_label_column, test_root, test_split)
-                document = parts.ablate(settings, source, watcher=watcher, stop=asked)
+                document = ablate(settings, source, watcher=watcher, stop=stop)
             else:
-                document = contest.bench(settings, watcher=watcher, stop=asked)
+                document = run_bench(settings, watcher=watcher, stop=stop)
     finally:
         watcher.finish()
     with results():
@@ -127,53 +128,45 @@ def bench(
             for row in document["methods"]:
                 print(f"{row['method']} F1 {row['f1']:.3f} AP {row['average_precision']:.3f}")
         else:
-            _show_ablation(document) if ablation else _show(document)
+            _show(document)
     if output is not None:
         write_json(output, document)
         watcher.note(f"Written to {output}.")
     if markdown is not None:
         with replacing(markdown) as file:
-            file.write((parts.markdown if ablation else contest.markdown)(document).encode())
+            file.write(as_markdown(document).encode())
         watcher.note(f"Written to {markdown}.")
 
 
 def _refuse_target(target: Path, data: Path) -> None:
-    """Before hours of training, not after."""
+    """Refuse a target that cannot be written, before hours of training."""
     if target.exists() and data.exists() and target.samefile(data):
-        raise OutputError(f"{target}: the dataset itself.", "Name another file.")
+        raise OutputError(f"{target}: is the dataset itself.", "Choose another file.")
     if target.is_dir():
-        raise OutputError(f"{target}: a folder.", "Name a file.")
+        raise OutputError(f"{target}: is a folder.", "Choose the name of a file.")
     folder = target.absolute().parent
     while not folder.exists():
         folder = folder.parent
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        raise OutputError(f"{target}: {folder} cannot be written to.", "Name another file.")
-
-
-def _show_ablation(document: dict[str, Any]) -> None:
-    from noisesieve.bench.ablation import COLUMNS, cells
-    from noisesieve.cli.summary import plain_table, plain_text
-
-    out = console(stderr=False)
-    out.print(plain_text(f"accuracy on {document['test_rows']:,} test images", "bold"))
-    table = plain_table()
-    for name in COLUMNS:
-        table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
-    for row in document["methods"]:
-        table.add_row(*cells(row))
-    out.print(table)
+        raise OutputError(f"{target}: {folder} is not writable.", "Choose another file.")
 
 
 def _show(document: dict[str, Any]) -> None:
-    from noisesieve.bench.table import HEADINGS, cells
-    from noisesieve.cli.summary import plain_table, plain_text
+    from noisesieve.cli.terminal import plain_table, plain_text
+    from noisesieve.commands.bench import table_of
 
     out = console(stderr=False)
-    share = document["wrong"] / document["measured"]
-    out.print(plain_text(f"{document['wrong']:,} of {document['measured']:,} labels are wrong: {share:.1%}", "bold"))
+    if "test_rows" in document:
+        headline = f"accuracy on {document['test_rows']:,} test images"
+    else:
+        share = document["wrong"] / document["measured"]
+        headline = f"{document['wrong']:,} of {document['measured']:,} labels are wrong: {share:.1%}"
+    out.print(plain_text(headline, "bold"))
     table = plain_table()
-    for name in HEADINGS:
+    headings, rows = table_of(document)
+    for name in headings:
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
-    for row in document["methods"]:
-        table.add_row(*cells(row))
-    out.print(table, width=max(out.width, 78), crop=False, no_wrap=True, overflow="ignore")  # a cut figure is none
+    for cells in rows:
+        table.add_row(*cells)
+    # Figures are never cut, even where the terminal is narrower than the table.
+    out.print(table, width=max(out.width, 78), crop=False, no_wrap=True, overflow="ignore")

@@ -1,4 +1,4 @@
-"""`noisesieve check`: a gate for annotation batches."""
+"""The options and output of `noisesieve check`."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import watched
+from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import console, results, say
-from noisesieve.errors import OutputError
-from noisesieve.request import limit, scan_settings
-from noisesieve.settings import CheckSettings, Limit, Policy
+from noisesieve.core.errors import OutputError
+from noisesieve.core.options import limit, scan_settings
+from noisesieve.core.settings import CheckSettings, Limit, Policy
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from noisesieve.check import Checked
-    from noisesieve.gate.verdict import Verdict
+    from noisesieve.commands.check import CheckResult, GateResult
 
 SUSPECTS_SHOWN = 5
 GROUPS_SHOWN = 15
 
 Model = Annotated[Path, typer.Option("--model", help="The run folder of a finished scan.", show_default=False)]
 ReportFile = Annotated[Path | None, o.option("Write the batch's report (.parquet).", "--output", "-o")]
-MaxCorrupted = Annotated[str, typer.Option(help="Suspects allowed: a share (5%) or a count (12); none: any.")]
+MaxCorrupted = Annotated[str, typer.Option(help="Suspects allowed: a share (5%), a count (12), or none for no limit.")]
 MaxClass = Annotated[str | None, o.option("Suspects allowed in each class: 10%, or a count.")]
-MaxUnreadable = Annotated[str, typer.Option(help="Unreadable images allowed: a share or a count; none: any.")]
-MaxUnknown = Annotated[str, typer.Option(help="Classes allowed that the model does not know; none: any.")]
-MinExamples = Annotated[int, typer.Option(help="Images that must have been scored.")]
-Confidence = Annotated[float | None, o.option("Fail only on shares that are above the limit with this confidence.")]
-GroupBy = Annotated[str | None, o.option("Shares by the values of this column, such as annotator.")]
-BodyFile = Annotated[Path | None, o.option("The file of the model's frozen backbone, if it moved.", "--weights")]
+MaxUnreadable = Annotated[str, typer.Option(help="Unreadable images allowed: a share, a count, or none for no limit.")]
+MaxUnknown = Annotated[str, typer.Option(help="Classes allowed that the model does not have, or none for no limit.")]
+MinExamples = Annotated[int, typer.Option(help="Number of images that must be scored.")]
+Confidence = Annotated[float | None, o.option("Fail only on shares that exceed the limit with this confidence.")]
+GroupBy = Annotated[str | None, o.option("Show the rates by the values of this column, such as annotator.")]
+BackboneFile = Annotated[
+    Path | None, o.option("The file of the model's frozen backbone, if it was moved.", "--weights")
+]
 Junit = Annotated[Path | None, o.option("Write JUnit XML.")]
 Sarif = Annotated[Path | None, o.option("Write SARIF 2.1.0.")]
 Markdown = Annotated[Path | None, o.option("Write Markdown.")]
@@ -71,7 +72,7 @@ def check(
     limit: o.Limit = None,
     allow_outside: o.AllowOutside = False,
     device: o.Device = "auto",
-    weights: BodyFile = None,
+    weights: BackboneFile = None,
     workers: o.Workers = None,
     cache_dir: o.CacheDir = None,
     cache: o.UseCache = True,
@@ -80,7 +81,7 @@ def check(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Score a new batch with a scan's model, without training, and pass or fail it: exit 0 or 1.
+    """Score a new batch with the model of a scan, without training, and pass or fail it: exit 0 or 1.
 
     Example: noisesieve check ./new-batch --model my-run --max-corrupted 5%
     """
@@ -98,26 +99,27 @@ def check(
     settings = CheckSettings(
         scan.source, model, output, policy, waivers, group_by, scan.device, weights, scan.pixels, force=force
     )
-    from noisesieve.check import check as run
+    from noisesieve.commands.check import check as run
 
     token = secrets.token_hex(16)
     if _on_github():
-        say(f"::stop-commands::{token}")  # names and labels are printed from here on, and anybody may have written them
-    with watched(quiet, hint="Nothing was decided.") as (watcher, pause):
+        say(f"::stop-commands::{token}")  # names and labels are printed from here on, and may be hostile
+    with watched(quiet, hint="The batch was not checked.") as (watcher, pause):
         checked = run(settings, watcher=watcher, pause=pause)
-    verdict = _verdict(checked, batch)
-    _write(verdict, junit=junit, sarif=sarif, markdown=markdown)
+    path = os.path.relpath(batch, os.environ.get("GITHUB_WORKSPACE") or os.getcwd())
+    result = checked.gate_result(str(batch), path, _notes(checked))
+    _write(result, junit=junit, sarif=sarif, markdown=markdown)
     with results():
         if as_json:
-            print(json.dumps(document(checked, verdict)))
+            print(json.dumps(document(checked, result)))
         elif quiet:
             print("passed" if checked.passed else "failed")
         else:
-            _show(console(stderr=False), checked, verdict)
+            _show(console(stderr=False), checked, result)
         if _on_github():
             sys.stdout.flush()
             say(f"::{token}::")
-            _tell_github(verdict, aside=as_json)
+            _write_github(result, to_stderr=as_json)
     if not checked.passed and not exit_zero:
         raise typer.Exit(1)
 
@@ -126,39 +128,20 @@ def _limit(text: str | None, option: str) -> Limit | None:
     return None if text is None or text == "none" else limit(text, option)
 
 
-def _verdict(checked: Checked, batch: Path) -> Verdict:
-    from noisesieve import __version__
-    from noisesieve.gate.policy import worst
-    from noisesieve.gate.sarif import MOST
-    from noisesieve.gate.verdict import Verdict
-
-    return Verdict(
-        name=str(batch),
-        version=__version__,
-        rules=checked.rules,
-        batch=checked.batch,
-        suspects=worst(checked.report, MOST),
-        place=os.path.relpath(batch, os.environ.get("GITHUB_WORKSPACE") or os.getcwd()),
-        is_table=checked.is_table,
-        seconds=checked.seconds,
-        notes=_notes(checked),
-    )
-
-
-def _notes(checked: Checked) -> list[str]:
+def _notes(checked: CheckResult) -> list[str]:
     batch, notes = checked.batch, []
     if checked.base_rate is not None:
         notes.append(f"For comparison: of the rows that its own scan kept, the model flags {checked.base_rate:.1%}.")
     if batch.in_training:
-        notes.append(f"{_rows(batch.in_training)} in the training data too, with scores that are in-sample.")
+        notes.append(f"{_rows(batch.in_training)} also in the training data: their scores are in-sample.")
     if batch.unreadable:
-        listed = ", ".join(f"{row['id']} ({row['status']})" for row in _unreadable(checked)[:5])
+        listed = ", ".join(f"{row['id']} ({row['status']})" for row in checked.unreadable_rows[:5])
         notes.append(f"Cannot be read: {listed}{', …' if batch.unreadable > 5 else ''}.")
     if batch.waived:
         notes.append(f"{_rows(batch.waived)} waived and not counted.")
     if batch.unknown:
         names = ", ".join(f"{label!r} ({count:,})" for label, count in list(batch.unknown.items())[:10])
-        notes.append(f"Classes that the model does not know, not scored: {names}.")
+        notes.append(f"Classes that the model does not have, not scored: {names}.")
     return notes
 
 
@@ -166,44 +149,44 @@ def _rows(count: int) -> str:
     return "1 row is" if count == 1 else f"{count:,} rows are"
 
 
-def _write(verdict: Verdict, **targets: Path | None) -> None:
-    from noisesieve.files import replacing
-    from noisesieve.gate import WRITERS
+def _write(result: GateResult, **targets: Path | None) -> None:
+    from noisesieve.commands.check import render_result
+    from noisesieve.core.files import replacing
 
-    for name, target in targets.items():
+    for kind, target in targets.items():
         if target is not None:
             with replacing(target) as file:
-                file.write(WRITERS[name](verdict).encode("utf-8", "backslashreplace"))
+                file.write(render_result(result, kind))
 
 
 def _on_github() -> bool:
     return os.environ.get("GITHUB_ACTIONS") == "true"
 
 
-def _tell_github(verdict: Verdict, *, aside: bool) -> None:
-    """Annotations and the step's summary."""
-    from noisesieve.gate import WRITERS, github
+def _write_github(result: GateResult, *, to_stderr: bool) -> None:
+    """Print GitHub's annotations and append to the step summary."""
+    from noisesieve.commands.check import github_commands, github_summary
 
-    for line in github.commands(verdict):
-        if aside:
-            say(line)  # standard output is one JSON document; the runner reads both
+    for line in github_commands(result):
+        if to_stderr:
+            say(line)  # standard output is one JSON document; GitHub reads both streams
         else:
             print(line)
     if target := os.environ.get("GITHUB_STEP_SUMMARY"):
         try:
             with open(target, "a", encoding="utf-8") as file:
-                file.write(github.summary(WRITERS["markdown"](verdict)))
+                file.write(github_summary(result))
         except OSError as error:
             raise OutputError(
                 f"{target}: cannot be written: {error.strerror}.", "Check $GITHUB_STEP_SUMMARY."
             ) from error
 
 
-def document(checked: Checked, verdict: Verdict) -> dict[str, Any]:
-    """For --json."""
+def document(checked: CheckResult, result: GateResult) -> dict[str, Any]:
+    """Return the document for --json."""
     batch = checked.batch
     return {
-        "batch": verdict.name,
+        "batch": result.name,
         "passed": checked.passed,
         "rules": [vars(rule) for rule in checked.rules],
         "examples": batch.examples,
@@ -211,32 +194,23 @@ def document(checked: Checked, verdict: Verdict) -> dict[str, Any]:
         "corrupted": batch.corrupted,
         "waived": batch.waived,
         "unreadable": batch.unreadable,
-        "unreadable_rows": _unreadable(checked),
+        "unreadable_rows": checked.unreadable_rows,
         "in_training": batch.in_training,
         "unknown": batch.unknown,
         "base_rate": checked.base_rate,
         "classes": [{"label": label, "corrupted": hits, "of": total} for label, (hits, total) in batch.classes.items()],
         "groups": checked.groups,
-        "suspects": list(verdict.suspects[:10]),
-        "notes": verdict.notes,
+        "suspects": list(result.suspects[:10]),
+        "notes": result.notes,
     }
 
 
-def _unreadable(checked: Checked) -> list[dict[str, Any]]:
-    import pyarrow.compute as pc
-
-    table = checked.report.table
-    rows = table.filter(pc.not_equal(table["status"], "ok")).select(["id", "status"]).slice(0, 20)
-    listed: list[dict[str, Any]] = rows.to_pylist()
-    return listed
-
-
-def _show(out: Console, checked: Checked, verdict: Verdict) -> None:
-    from noisesieve.cli.summary import plain_table, plain_text
+def _show(out: Console, checked: CheckResult, result: GateResult) -> None:
+    from noisesieve.cli.terminal import plain_table, plain_text
 
     batch = checked.batch
     word, style = ("passed", "bold green") if checked.passed else ("FAILED", "bold red")
-    out.print(plain_text(f"{word}: {batch.corrupted:,} of {batch.scored:,} scored labels look wrong", style))
+    out.print(plain_text(f"{word}: {batch.corrupted:,} of {batch.scored:,} scored labels are flagged", style))
     table = plain_table()
     for name in ("rule", "limit", "measured", ""):
         table.add_column(name, overflow="fold")
@@ -244,16 +218,16 @@ def _show(out: Console, checked: Checked, verdict: Verdict) -> None:
         mark = plain_text("pass", "green") if rule.passed else plain_text("FAIL", "red")
         table.add_row(rule.name, rule.limit, plain_text(rule.measured), mark)
     out.print(table)
-    for note in verdict.notes:
+    for note in result.notes:
         out.print(plain_text(note, "dim"))
-    if verdict.suspects:
+    if result.suspects:
         out.print()
         table = plain_table()
         table.add_column("most suspicious", overflow="fold")
         for name in ("given", "looks like"):
             table.add_column(name)
         table.add_column("P(wrong)", justify="right")
-        for row in verdict.suspects[:SUSPECTS_SHOWN]:
+        for row in result.suspects[:SUSPECTS_SHOWN]:
             cells = (row["path"] or row["id"], row["label"], row["suggested_label"] or "?")
             table.add_row(*map(plain_text, cells), f"{row['corruption_probability']:.3f}")
         out.print(table)
@@ -261,7 +235,7 @@ def _show(out: Console, checked: Checked, verdict: Verdict) -> None:
         out.print()
         table = plain_table()
         table.add_column("group", overflow="fold")
-        for name in ("wrong", "of", "share", "95 %"):
+        for name in ("flagged", "of", "share", "95 %"):
             table.add_column(name, justify="right")
         for row in checked.groups[:GROUPS_SHOWN]:
             interval = f"{row['low']:.0%} – {row['high']:.0%}"

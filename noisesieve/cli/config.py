@@ -1,6 +1,6 @@
-"""Options from elsewhere: `[tool.noisesieve]` in pyproject.toml, noisesieve.toml, and NOISESIEVE_*.
+"""Options from `[tool.noisesieve]` in pyproject.toml, from noisesieve.toml, and from NOISESIEVE_*.
 
-Flag before environment before file before default. A command's own table, `[tool.noisesieve.scan]`, wins.
+Flag > environment > file > default. The table of a command, such as `[tool.noisesieve.scan]`, overrides the common one.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from noisesieve.errors import UsageError
+from noisesieve.core.errors import UsageError
 
-_SCANS_OWN = frozenset(("output", "force"))  # from the environment or a file's top they are meant for scan
+_SCANS_OWN = frozenset(("output", "force"))  # from the environment or the common table they apply to scan only
 _NOT_FROM_FILES = frozenset(("help", "version", "debug"))
 
 
 def use_environment(command: Any) -> None:
-    """Let every option also be given as NOISESIEVE_<NAME>."""
+    """Read every option also from NOISESIEVE_<NAME>."""
     for sub in getattr(command, "commands", {}).values():
         for option in sub.params:
             if (flag := _flag(option)) is not None and (flag not in _SCANS_OWN or sub.name == "scan"):
@@ -25,7 +25,7 @@ def use_environment(command: Any) -> None:
 
 
 def read_files(command: Any) -> dict[str, dict[str, Any]]:
-    """Defaults for every command, from the files of the working folder."""
+    """Return defaults for every command, from the files in the working folder."""
     commands: dict[str, Any] = getattr(command, "commands", {})
     defaults: dict[str, dict[str, Any]] = {name: {} for name in commands}
     for file, table in (("pyproject.toml", ("tool", "noisesieve")), ("noisesieve.toml", ())):
@@ -39,7 +39,7 @@ def read_files(command: Any) -> dict[str, dict[str, Any]]:
         for name, sub in commands.items():
             specific = found.get(name, {})
             if not isinstance(specific, dict) and name in known_anywhere:
-                specific = {}  # an option of that name, such as `cache`
+                specific = {}  # an option with the name of a command, such as `cache`
             if not isinstance(specific, dict):
                 raise UsageError(
                     f"{file}: {name!r} is not a table.", f"Write [{'.'.join((*table, name))}] above its options."
@@ -59,7 +59,7 @@ def _table(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
         found: Any = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         if keys:
-            return {}  # somebody's broken pyproject.toml is not our affair
+            return {}  # a broken pyproject.toml may belong to another tool
         raise UsageError(f"{file}: not TOML ({error}).", "Fix it, or remove it.") from error
     for key in keys:
         found = found.get(key, {}) if isinstance(found, dict) else {}
@@ -67,7 +67,7 @@ def _table(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
 
 
 def _flag(option: Any) -> str | None:
-    """The name an option has outside the command line: its long flag, with underscores."""
+    """Return the name of an option in files and environment: its long flag, with underscores."""
     if option.param_type_name != "option":
         return None
     long = next(flag for flag in option.opts if flag.startswith("--"))
@@ -76,7 +76,7 @@ def _flag(option: Any) -> str | None:
 
 
 def _options(command: Any) -> dict[str, str]:
-    """Flag name → parameter name."""
+    """Return flag name → parameter name."""
     return {flag: str(option.name) for option in command.params if (flag := _flag(option)) is not None}
 
 

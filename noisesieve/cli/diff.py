@@ -1,4 +1,4 @@
-"""`noisesieve diff`: what became of the suspects."""
+"""The options and output of `noisesieve diff`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from noisesieve.cli.terminal import console, results
 LISTED = 5
 WORDS = {
     "new": "new suspects",
-    "fixed": "fixed: the label changed, no suspect now",
-    "cleared": "cleared: same label, no suspect now",
+    "fixed": "fixed: the label changed, not a suspect any more",
+    "cleared": "cleared: same label, not a suspect any more",
     "waived": "waived: reviewed, the label is right",
-    "gone": "gone: no longer in the dataset, or unreadable",
-    "persistent": "persistent: suspects then and now",
+    "gone": "gone: not in the dataset any more, or unreadable",
+    "persistent": "persistent: suspects in both runs",
 }
 
 Before = Annotated[Path, typer.Argument(help="The earlier run folder, or a report.", metavar="RUN_A")]
-After = Annotated[Path, typer.Argument(help="The later one.", metavar="RUN_B")]
+After = Annotated[Path, typer.Argument(help="The later run folder, or a report.", metavar="RUN_B")]
 
 
 def diff(
@@ -32,15 +32,15 @@ def diff(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Compare two runs of a dataset: which suspects are new, fixed, cleared, gone and persistent, and rates by class.
+    """Compare two runs of a dataset: which suspects are new, fixed, cleared, gone or persistent, and rates by class.
 
-    Rows are matched by id and path, and by content where a file was moved.
+    Rows are matched by id and path, and by content if a file was moved.
 
     Example: noisesieve diff run-monday run-friday
     """
-    from noisesieve.report import compare, read_report
+    from noisesieve.commands.diff import diff as compare_runs
 
-    found = compare(read_report(before), read_report(after))
+    found = compare_runs(before, after)
     with results():
         if as_json:
             print(json.dumps(found))
@@ -49,7 +49,7 @@ def diff(
 
 
 def _show(found: dict[str, Any], *, quiet: bool) -> None:
-    from noisesieve.cli.summary import plain_table, plain_text
+    from noisesieve.cli.terminal import plain_table, plain_text
 
     out = console(stderr=False)
     then, now = found["before"], found["after"]

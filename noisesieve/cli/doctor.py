@@ -1,4 +1,4 @@
-"""`noisesieve doctor`: preflight, without training."""
+"""The options and output of `noisesieve doctor`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import watched
+from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import console, results
-from noisesieve.errors import InputError
-from noisesieve.request import scan_settings
+from noisesieve.core.errors import InputError
+from noisesieve.core.options import scan_settings
 
 LISTED = 5
 
@@ -36,16 +36,16 @@ def doctor(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Look at a dataset before it is scanned: broken files, duplicates, odd classes and sizes, and what a scan costs.
+    """Check a dataset before a scan: broken files, duplicates, odd classes and sizes, and the cost of a scan.
 
     Example: noisesieve doctor ./dataset
     """
     ours = ("data", "strict", "as_json", "quiet", "debug")
     settings = scan_settings(data, **{name: value for name, value in context.params.items() if name not in ours})
-    from noisesieve.doctor import examine
+    from noisesieve.commands.doctor import diagnose
 
     with watched(quiet) as (watcher, pause):
-        found = examine(settings, watcher=watcher, pause=pause)
+        found = diagnose(settings, watcher=watcher, pause=pause)
     with results():
         if as_json:
             print(json.dumps(found))
@@ -53,16 +53,16 @@ def doctor(
             _show(found, quiet=quiet)
     if strict and found["wrong"]:
         kinds = ", ".join(finding["kind"] for finding in found["findings"] if finding["wrong"])
-        raise InputError(f"{data}: {kinds} (--strict).", "Mend them, or leave --strict out.")
+        raise InputError(f"{data}: {kinds} (--strict).", "Correct them, or leave --strict out.")
 
 
 def _show(found: dict[str, Any], *, quiet: bool) -> None:
     from noisesieve.cli.scan import duration
-    from noisesieve.cli.summary import plain_text
+    from noisesieve.cli.terminal import plain_text
 
     out = console(stderr=False)
     head = f"{found['examples']:,} images, {found['readable']:,} readable, in {found['classes']:,} classes"
-    out.print(plain_text(head if found["findings"] else f"{head}: nothing odd", "bold"))
+    out.print(plain_text(head if found["findings"] else f"{head}: no findings", "bold"))
     for finding in found["findings"]:
         style = "yellow" if finding["wrong"] else ""
         out.print(plain_text(f"{'!' if finding['wrong'] else '·'} {finding['text']}: {finding['count']:,}", style))
@@ -74,7 +74,7 @@ def _show(found: dict[str, Any], *, quiet: bool) -> None:
     if found["plan"] is not None and not quiet:
         cost = found["estimate"]
         out.print()
-        out.print(plain_text("A scan here would be"))
+        out.print(plain_text("Plan of a scan on this machine:"))
         out.print(plain_text(f"  {found['plan']}"), soft_wrap=True)
         out.print(
             plain_text(

@@ -1,4 +1,4 @@
-"""`noisesieve evaluate`: a run against the truth, or against flips planted for the purpose."""
+"""The options and output of `noisesieve evaluate`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import StopRequest
+from noisesieve.cli.signals import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
-from noisesieve.errors import OutputError, UsageError
-from noisesieve.watch import Watcher
+from noisesieve.core.errors import UsageError
+from noisesieve.core.progress import Watcher
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from noisesieve.report import Report
-
 CLASSES_SHOWN = 20
 
-Plant = Annotated[str | None, o.option("Without any truth: flip this share of the clean rows, scan again, measure.")]
-Data = Annotated[Path | None, o.option("With --plant: where the dataset lies now, if it moved.")]
-Images = Annotated[Path | None, o.option("With --plant: where a table's images lie now, if they moved.", "--root")]
-Picture = Annotated[Path | None, o.option("Where the picture goes; else evaluation.svg in the run folder.")]
+Plant = Annotated[str | None, o.option("Without known labels: flip this share of the clean rows, scan again, measure.")]
+Data = Annotated[Path | None, o.option("With --plant: the new path of the dataset, if it was moved.")]
+Images = Annotated[Path | None, o.option("With --plant: the new folder of a table's images, if moved.", "--root")]
+Chart = Annotated[Path | None, o.option("Path of the chart. Default: evaluation.svg in the run folder.", "--picture")]
 
 
 def evaluate(
@@ -34,34 +32,33 @@ def evaluate(
     data: Data = None,
     root: Images = None,
     seed: o.Seed = 0,
-    picture: Picture = None,
+    chart: Chart = None,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """How far a run can be believed: precision, recall, ranking and calibration against the right labels.
+    """Measure precision, recall, ranking and calibration of a run against right labels.
 
-    Without --truth and --truth-column the column `true_label` is taken, as `inject` writes it.
+    Without --truth and --truth-column the column `true_label` is used, as `inject` writes it.
 
     Example: noisesieve evaluate my-run --truth truth.csv
     """
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     if plant is not None and (truth is not None or truth_column is not None):
-        raise UsageError("--plant measures without any truth.", "Leave --truth and --truth-column out, or --plant.")
+        raise UsageError("--plant measures without right labels.", "Leave --truth and --truth-column out, or --plant.")
     if seed < 0:
         raise UsageError(f"--seed {seed}: must be zero or above.")
     if plant is None and (data is not None or root is not None):
-        raise UsageError("--data and --root are for --plant alone: a run knows its own labels.", "Leave them out.")
-    if plant is not None and picture is not None:
-        raise UsageError("--plant draws no picture.", "Leave --picture out.")
-    from noisesieve.report import read_report
-
-    report = read_report(run)
+        raise UsageError("--data and --root are only for --plant: the report has all labels.", "Leave them out.")
+    if plant is not None and chart is not None:
+        raise UsageError("--plant draws no chart.", "Leave --picture out.")
     if plant is not None:
-        document = _plant(report, o.share(plant, "--plant"), seed, data, root, watcher)
+        document = _plant(run, o.share(plant, "--plant"), seed, data, root, watcher)
         show = _show_planted
     else:
-        document = _measure(report, truth, truth_column, picture, watcher)
+        from noisesieve.commands.evaluate import evaluate_with_truth
+
+        document = evaluate_with_truth(run, file=truth, column=truth_column, chart=chart, watcher=watcher)
         show = _show
     with results():
         if as_json:
@@ -71,45 +68,19 @@ def evaluate(
 
 
 def _plant(
-    report: Report, share: float, seed: int, data: Path | None, root: Path | None, watcher: Watcher
+    run: Path, share: float, seed: int, data: Path | None, root: Path | None, watcher: Watcher
 ) -> dict[str, Any]:
-    from noisesieve.bench.rescan import plant_and_rescan
+    from noisesieve.commands.evaluate import evaluate_by_planting
 
     try:
-        with StopRequest(None) as asked:
-            return plant_and_rescan(report, share=share, seed=seed, data=data, root=root, watcher=watcher, stop=asked)
+        with StopRequest(None) as stop:
+            return evaluate_by_planting(run, share=share, seed=seed, data=data, root=root, watcher=watcher, stop=stop)
     finally:
         watcher.finish()
 
 
-def _measure(
-    report: Report, truth: Path | None, column: str | None, picture: Path | None, watcher: Watcher
-) -> dict[str, Any]:
-    from noisesieve.bench import evaluate as e
-    from noisesieve.bench.picture import draw
-    from noisesieve.bench.truth import find
-    from noisesieve.files import replacing
-
-    right = find(e.rows_of(report), truth, column, watcher)
-    rows = e.Measured(report, right)
-    document = e.evaluate(rows)
-    target = picture or report.path.parent / "evaluation.svg"
-    if target.suffix.lower() != ".svg":
-        raise UsageError(f"--picture {target}: the picture is an SVG.", "Let the name end in .svg.")
-    drawn = draw(rows, f"{report.path.parent.name}: margins and ranking")
-    try:
-        with replacing(target) as file:
-            file.write(drawn.encode())
-    except OutputError as error:
-        if picture is not None:
-            raise
-        watcher.warn(f"No picture: {error.problem} --picture chooses another place.")
-        return {"run": str(report.path.parent), "picture": None, **document}
-    return {"run": str(report.path.parent), "picture": str(target), **document}
-
-
 def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
-    from noisesieve.cli.summary import plain_table, plain_text
+    from noisesieve.cli.terminal import plain_table, plain_text
 
     rate, corrupted = found["noise_rate"], found["corrupted"]
     if quiet:
@@ -119,12 +90,12 @@ def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
     out.print(
         plain_text(
             f"{found['wrong']:,} of {found['measured']:,} labels are wrong ({rate['true']:.1%}); "
-            f"{corrupted['flagged']:,} were called corrupted, {corrupted['right']:,} of them rightly",
+            f"{corrupted['flagged']:,} are flagged, {corrupted['right']:,} of these are wrong",
             "bold",
         )
     )
     if found["without_truth"]:
-        out.print(plain_text(f"{found['without_truth']:,} rows have no truth and are not counted."))
+        out.print(plain_text(f"{found['without_truth']:,} rows have no known label and are not counted."))
     table = plain_table()
     table.add_column("")
     for name in ("flagged", "precision", "recall", "F1"):
@@ -143,7 +114,7 @@ def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
     lines = (
         f"ranking:      average precision {_number(found['average_precision'])}, AUC {_number(found['auc'])}",
         f"top rows:     wrong are {deep}",
-        f"suggestions:  the right class for {hits['right']:,} of {hits['made']:,} wrong labels that were found",
+        f"suggestions:  right for {hits['right']:,} of {hits['made']:,} wrong labels that are flagged",
         f"probability:  calibration error {bars['ece']:.3f}, Brier score {bars['brier']:.3f}",
         f"noise rate:   estimated {rate['estimated']:.1%}, true {rate['true']:.1%}, off by "
         f"{100 * rate['error']:+.1f} points",
@@ -165,36 +136,36 @@ def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
     out.print(classes)
     out.print()
     if found["picture"]:
-        out.print(plain_text(f"Picture: {found['picture']}"), soft_wrap=True)
+        out.print(plain_text(f"Chart: {found['picture']}"), soft_wrap=True)
 
 
 def _show_planted(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
-    from noisesieve.cli.summary import plain_text
+    from noisesieve.cli.terminal import plain_text
 
     row = found["corrupted"]
     low, high = found["recall_interval"]
     low_precision, high_precision = found["precision_interval"]
     at_own = found["precision_at_own_rate"]
     lines = [
-        f"{row['right']:,} of {found['planted']:,} planted flips were found: recall {_number(row['recall'])} "
+        f"{row['right']:,} of {found['planted']:,} planted flips are flagged: recall {_number(row['recall'])} "
         f"(95 % interval {low:.2f} to {high:.2f})",
-        f"{row['flagged'] - row['right']:,} rows were flagged that had been clean: precision "
+        f"{row['flagged'] - row['right']:,} other rows that were clean are flagged: precision "
         f"{_number(row['precision'])} (95 % interval {low_precision:.2f} to {high_precision:.2f})",
     ]
     if not quiet:
         lines += [
-            f"At the estimated noise rate ({found['own_rate']:.1%}) that is a precision of {_number(at_own)}: "
+            f"At the estimated noise rate ({found['own_rate']:.1%}) this is a precision of {_number(at_own)}: "
             f"{found['false_alarm_rate']:.2%} of clean rows are flagged.",
             f"Average precision {_number(found['average_precision'])}, calibration error "
             f"{found['calibration']['ece']:.3f}; {found['suspects_found_again']:,} of {found['suspects']:,} suspects "
-            "were found again.",
-            "An estimate: rows that the first scan flagged take no part, and wrong labels that it missed "
+            "are flagged again.",
+            "This is an estimate: rows that the first scan flagged take no part, and wrong labels that it missed "
             "count as false alarms.",
         ]
     for name in found["lost_classes"]:
-        lines.insert(0, f"DO NOT BELIEVE THIS: every row of class {name!r} is flagged, so flips into it prove nothing.")
+        lines.insert(0, f"NOT VALID: every row of class {name!r} is flagged, so flips into it are always found.")
     for line in lines:
-        out.print(plain_text(line, "bold" if line.startswith("DO NOT") else ""))
+        out.print(plain_text(line, "bold" if line.startswith("NOT VALID") else ""))
 
 
 def _number(value: float | None) -> str:

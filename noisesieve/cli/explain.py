@@ -1,4 +1,4 @@
-"""`noisesieve explain`: why was this (not) flagged?"""
+"""The options and output of `noisesieve explain`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import watched
+from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import console, results
 
 if TYPE_CHECKING:
@@ -29,15 +29,14 @@ def explain(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Why this verdict: its arithmetic, the course of the margin, the most probable classes, the pictures alike.
+    """Explain a verdict: its terms, the most probable classes, the margin of each epoch, and similar images.
 
     Example: noisesieve explain my-run cat/0012.jpg
     """
-    from noisesieve.explain import explain as find
-    from noisesieve.report import read_report
+    from noisesieve.commands.explain import explain as explain_row
 
     with watched(quiet) as (watcher, pause):
-        found = find(read_report(run), name, data=data, root=root, watcher=watcher, pause=pause)
+        found = explain_row(run, name, data=data, root=root, watcher=watcher, pause=pause)
     with results():
         if as_json:
             print(json.dumps(found))
@@ -46,7 +45,7 @@ def explain(
 
 
 def _show(found: dict[str, Any], *, quiet: bool) -> None:
-    from noisesieve.cli.summary import plain_text
+    from noisesieve.cli.terminal import plain_text
 
     out = console(stderr=False)
 
@@ -55,7 +54,7 @@ def _show(found: dict[str, Any], *, quiet: bool) -> None:
 
     if found["margin"] is None:
         say(f"{found['id']}: {found['verdict']}", "bold")
-        say(f"It was not judged: {found['status']}")
+        say(f"It was not scored: {found['status']}")
         return
     say(f"{found['id']}: {found['verdict']}", "bold")
     say(sentence(found))
@@ -65,8 +64,7 @@ def _show(found: dict[str, Any], *, quiet: bool) -> None:
     say(arithmetic(found))
     eps, beta = found["sieve_eps"], found["beta"]
     say(f"  with l(j) = −ln(f[j] + {eps:g}): loss = l(given), CR = −{beta:g} Σ π[j] l(j), α = mean l + CR")
-    paper = "agrees" if found["paper_verdict"] == found["verdict"] else f"says {found['paper_verdict']}"
-    say(f"  the paper's floor 1e-8 {paper}; rank {found['rank']:,} of {found['of']:,}")
+    say(f"  with the paper's floor 1e-8: {found['paper_verdict']}; rank {found['rank']:,} of {found['of']:,}")
     say("")
     for label, chance in found["top"]:
         mark = "given" if label == found["label"] else "suggested" if label == found["suggested_label"] else ""
@@ -74,42 +72,45 @@ def _show(found: dict[str, Any], *, quiet: bool) -> None:
     if found["label"] not in {label for label, _ in found["top"]}:
         out.print(plain_text(f"  {found['label_probability']:7.2%} {'':<{BAR}} {found['label']}  given"))
     say("")
-    _show_course(found)
+    _show_margin_history(found)
     for group in found["neighbours"] or []:
         say(
             f"nearest clean {group['label']!r}:"
             if group["examples"]
-            else f"no clean picture is called {group['label']!r}"
+            else f"no clean image is labelled {group['label']!r}"
         )
         for example in group["examples"]:
-            say(f"  {example['id']}  (likeness {example['similarity']:.3f} of 1)")
+            say(f"  {example['id']}  (similarity {example['similarity']:.3f})")
     if found["file"]:
-        say(f"picture: {found['file']}")
+        say(f"image: {found['file']}")
 
 
 def sentence(found: dict[str, Any]) -> str:
-    """The verdict in words."""
-    given, chance = found["label"], found["label_probability"]
+    """Return the verdict in one sentence."""
+    given, probability = found["label"], found["label_probability"]
     wrong = found["corruption_probability"]
     odds = f"wrong with probability {'>99.9%' if wrong > 0.999 else format(wrong, '.1%')}"
     if found["verdict"] == "corrupted":
         like = (
-            f"and looks like {found['suggested_label']!r}" if found["suggested_label"] else "and nothing looks better"
+            f"the image looks like {found['suggested_label']!r}" if found["suggested_label"] else "no class is better"
         )
-        return f"The label {given!r} fits worse than the classes do on average (f = {chance:.2g}) {like}; {odds}."
+        return (
+            f"The label {given!r} has a larger loss than the average class (f = {probability:.2g}), so it is flagged; "
+            f"{like}; {odds}."
+        )
     best = found["predicted_label"]
     if found["margin"] >= 0:
-        return f"The label {given!r} would be flagged (f = {chance:.2g}), but the row is trusted: clean by decree."
+        return f"The label {given!r} would be flagged (f = {probability:.2g}), but the row is trusted: it is clean."
     if best == given:
-        return f"The label {given!r} is what the network sees (f = {chance:.2g}); {odds}."
+        return f"The label {given!r} is also the predicted class (f = {probability:.2g}); {odds}."
     return (
-        f"The network prefers {best!r}, but {given!r} (f = {chance:.2g}) still fits better than the classes do on "
-        f"average, so it is not flagged; {odds}."
+        f"The predicted class is {best!r}, but {given!r} (f = {probability:.2g}) has a smaller loss than the average "
+        f"class, so it is not flagged; {odds}."
     )
 
 
 def arithmetic(found: dict[str, Any]) -> str:
-    """The closed form in one line of numbers."""
+    """Return the closed form as one line of numbers."""
     sign = "≥" if found["margin"] >= 0 else "<"
     return (
         f"  loss {found['loss']:.3f} + CR {found['regularizer']:.3f} = {found['regularized_loss']:.3f} {sign} "
@@ -117,24 +118,24 @@ def arithmetic(found: dict[str, Any]) -> str:
     )
 
 
-def _show_course(found: dict[str, Any]) -> None:
+def _show_margin_history(found: dict[str, Any]) -> None:
     from rich.text import Text
 
-    course, out = found["course"], console(stderr=False)
-    if course is None:
-        out.print(Text("margin by epoch: not kept for this row"))
+    margin_history, out = found["margin_history"], console(stderr=False)
+    if margin_history is None:
+        out.print(Text("margin by epoch: not stored for this row"))
         return
-    line = Text(f"margin, epochs {course['first_epoch']} to {course['last_epoch']}: ")
-    line.append_text(sparkline(course["margins"]))
-    low, high = min(course["margins"]), max(course["margins"])
+    line = Text(f"margin, epochs {margin_history['first_epoch']} to {margin_history['last_epoch']}: ")
+    line.append_text(sparkline(margin_history["margins"]))
+    low, high = min(margin_history["margins"]), max(margin_history["margins"])
     out.print(line)
-    dropped = f"left out in {found['flagged_epochs']:.0%} of its epochs"
-    floor = f"as the sieve inside the training saw it (floor {course['loop_eps']:g})"
+    dropped = f"dropped in {found['flagged_epochs']:.0%} of the sieve epochs"
+    floor = f"with the floor of the training loop ({margin_history['loop_eps']:g})"
     out.print(Text(f"  from {low:+.2f} to {high:+.2f}, {floor};\n  {dropped}", "dim"))
 
 
 def sparkline(margins: list[float]) -> Text:
-    """One block an epoch: below the threshold green, at or above it red."""
+    """Return one block per epoch: green below the threshold, red at or above it."""
     from rich.text import Text
 
     low, high = min(*margins, 0.0), max(*margins, 0.0)

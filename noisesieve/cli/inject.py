@@ -1,4 +1,4 @@
-"""`noisesieve inject`: plant known flips."""
+"""The options and output of `noisesieve inject`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import watched
+from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import console, results
-from noisesieve.request import scan_settings
-from noisesieve.settings import InjectSettings
+from noisesieve.core.options import scan_settings
+from noisesieve.core.settings import InjectSettings
 
 if TYPE_CHECKING:
-    from noisesieve.bench.plant import Planted
+    from noisesieve.commands.inject import PlantedNoise
 
 PAIRS = 15
 
@@ -52,14 +52,14 @@ def inject(
 ) -> None:
     """Plant known label errors: write a table that `scan` reads, with the right labels in `true_label`.
 
-    The dataset itself is not changed. Instance noise depends on the picture, as in the paper's Algorithm 1.
+    The dataset itself is not changed. Instance noise depends on the image, as in the paper's Algorithm 1.
 
     Example: noisesieve inject ./dataset --noise instance --rate 0.2 -o noisy.csv
     """
     ours = ("data", "noise", "rate", "output", "force", "as_json", "quiet", "debug")
     chosen = scan_settings(data, **{name: value for name, value in context.params.items() if name not in ours})
     settings = InjectSettings(chosen.source, output, noise, o.share(rate, "--rate"), seed, chosen.pixels, force)
-    from noisesieve.bench.plant import inject as run
+    from noisesieve.commands.inject import inject as run
 
     with watched(quiet) as (watcher, pause):
         planted, needed_root = run(settings, watcher=watcher, pause=pause)
@@ -73,7 +73,7 @@ def inject(
             _show(document, planted)
 
 
-def _document(settings: InjectSettings, planted: Planted, root: Path | None) -> dict[str, Any]:
+def _document(settings: InjectSettings, planted: PlantedNoise, root: Path | None) -> dict[str, Any]:
     flips = int(planted.flipped.sum())
     pairs = [
         {"true": planted.classes[i], "given": planted.classes[j], "count": int(planted.counts[i, j])}
@@ -101,8 +101,8 @@ def _document(settings: InjectSettings, planted: Planted, root: Path | None) -> 
     }
 
 
-def _show(document: dict[str, Any], planted: Planted) -> None:
-    from noisesieve.cli.summary import plain_table, plain_text
+def _show(document: dict[str, Any], planted: PlantedNoise) -> None:
+    from noisesieve.cli.terminal import plain_table, plain_text
 
     out = console(stderr=False)
     out.print(
@@ -113,12 +113,12 @@ def _show(document: dict[str, Any], planted: Planted) -> None:
     if document["noise"] == "instance":
         out.print(
             plain_text(
-                f"Each picture has its own flip rate, normal around {document['rate']:g} and cut to [0, 1]: "
-                f"they average {document['expected_rate']:.4f}, not {document['rate']:g}."
+                f"Each image has its own flip rate, normal around {document['rate']:g} and truncated to [0, 1]: "
+                f"their mean is {document['expected_rate']:.4f}, not {document['rate']:g}."
             )
         )
     if document["unreadable"]:
-        out.print(plain_text(f"{document['unreadable']:,} pictures cannot be read and keep their label."))
+        out.print(plain_text(f"{document['unreadable']:,} images cannot be read and keep their label."))
     out.print()
     longest = max(12, *(len(name) for name in planted.classes))
     if longest + sum(max(len(name), 4) + 2 for name in planted.classes) <= out.width - 2:
@@ -142,5 +142,5 @@ def _show(document: dict[str, Any], planted: Planted) -> None:
     out.print()
     out.print(plain_text(f"Written to {document['output']}. Next:"))
     out.print(plain_text(f"  {document['scan']}"), soft_wrap=True)
-    out.print(plain_text("and `noisesieve evaluate` on its run folder; or, beside the peers:"))
+    out.print(plain_text("and then `noisesieve evaluate` on its run folder. To compare with the peers:"))
     out.print(plain_text(f"  {document['scan'].replace(' scan ', ' bench ', 1)}"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`noisesieve retrain`: a model from what the sieve let pass."""
+"""The options and output of `noisesieve retrain`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from typing import Annotated, Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import StopRequest
+from noisesieve.cli.signals import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
-from noisesieve.errors import Stopped
-from noisesieve.request import scan_settings
-from noisesieve.settings import RetrainSettings, RetrainWishes
-from noisesieve.watch import Watcher
+from noisesieve.core.errors import Stopped
+from noisesieve.core.options import scan_settings
+from noisesieve.core.progress import Watcher
+from noisesieve.core.settings import RetrainOptions, RetrainSettings
 
-Out = Annotated[Path | None, o.option("Folder for the new model; else RUN-retrained.", "--output", "-o")]
-Baseline = Annotated[str | None, o.option("ce: plain cross-entropy on all rows beside it, for as many pictures.")]
+Out = Annotated[Path | None, o.option("Folder for the new model. Default: RUN-retrained.", "--output", "-o")]
+Baseline = Annotated[str | None, o.option("ce: also train plain cross-entropy on all rows, on as many images.")]
 Decisions = Annotated[list[Path] | None, o.option("Decisions as `apply` reads them: their labels count as clean.")]
-Relabel = Annotated[float | None, o.option("Learn suggested labels of at least this probability, instead of dropping.")]
-Weight = Annotated[float | None, o.option("Of the consistency; else corrupted rows by clean ones, at most 1.")]
-Ratio = Annotated[float | None, o.option("Unlabelled images a labelled one; else the same.")]
-Target = Annotated[str, typer.Option(help="Whose view is the target: current, epoch-start (the paper's) or ema.")]
-Start = Annotated[str | None, o.option("scratch, or run: the scan's weights; else run for many rows.")]
-Warmup = Annotated[float | None, o.option("Epochs over which the rate rises; else a tenth, at most 5.")]
-Clip = Annotated[float, typer.Option(help="Gradients are clipped to this norm.")]
+Relabel = Annotated[float | None, o.option("Train on suggested labels of at least this probability.")]
+Weight = Annotated[
+    float | None, o.option("Weight of the consistency loss. Default: corrupted rows / clean rows, at most 1.")
+]
+Ratio = Annotated[float | None, o.option("Unlabelled images per labelled image. Default: as --weight.")]
+Target = Annotated[str, typer.Option(help="Network of the target: current, epoch-start (the paper's) or ema.")]
+Start = Annotated[str | None, o.option("scratch, or run: the scan's weights. Default: run for many rows.")]
+Warmup = Annotated[float | None, o.option("Epochs of learning rate warm-up. Default: a tenth, at most 5.")]
+Clip = Annotated[float, typer.Option(help="Maximum norm of the gradients.")]
 
 
 def retrain(
@@ -60,7 +62,7 @@ def retrain(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Train a model on a run's clean rows, corrupted ones teaching consistency only (CORES²*).
+    """Train a model on a run's clean rows, and on its corrupted rows without their labels (CORES²*).
 
     Example: noisesieve retrain my-run --test ./test --baseline ce
     """
@@ -70,7 +72,7 @@ def retrain(
         test=None if test is None else o.test_source(test, test_label_column, test_root, test_split),
         baseline=baseline,
         decisions=tuple(decisions or ()),
-        wishes=RetrainWishes(
+        training=RetrainOptions(
             weight=weight,
             ratio=ratio,
             target=target,
@@ -90,21 +92,21 @@ def retrain(
         force=force,
     )
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
-    with StopRequest(o.seconds(max_time)) as asked:
-        found = run_retraining(settings, watcher, asked, shown=not as_json, quiet=quiet)
+    with StopRequest(o.seconds(max_time)) as stop:
+        found = run_retraining(settings, watcher, stop, shown=not as_json, quiet=quiet)
     if as_json and found:
         with results():
             print(json.dumps(found))
 
 
 def run_retraining(
-    settings: RetrainSettings, watcher: Watcher, asked: StopRequest, *, shown: bool, quiet: bool
+    settings: RetrainSettings, watcher: Watcher, stop: StopRequest, *, shown: bool, quiet: bool
 ) -> dict[str, Any]:
-    """Retrain, and print for people where `shown`; the document for --json, empty on a rank that only helps."""
-    from noisesieve.retraining import retrain as work
+    """Retrain, and print the result if `shown`. Returns the document for --json; empty on ranks other than 0."""
+    from noisesieve.commands.retrain import retrain as retrain_run
 
     try:
-        found = work(settings, watcher=watcher, stop=asked)
+        found = retrain_run(settings, watcher=watcher, stop=stop)
     except Stopped as stopped:
         if stopped.exit_code == 0:
             return {}
@@ -120,10 +122,10 @@ def run_retraining(
 
 
 def _show(found: dict[str, Any]) -> None:
-    from noisesieve.cli.summary import plain_table, plain_text
+    from noisesieve.cli.terminal import plain_table, plain_text
 
     out, rows, scored = console(stderr=False), found["rows"], found["accuracy"]
-    head = f"Learnt from {rows['clean']:,} labels and {rows['corrupted']:,} pictures without"
+    head = f"Trained on {rows['clean']:,} labelled and {rows['corrupted']:,} unlabelled images"
     parts = [f"{rows[name]:,} {name}" for name in ("waived", "decided", "relabelled") if rows[name]]
     parts += [f"{rows['left_out']:,} left out"] if rows["left_out"] else []
     out.print(plain_text(head + (f" ({', '.join(parts)})" if parts else ""), "bold"))
@@ -143,5 +145,5 @@ def _show(found: dict[str, Any]) -> None:
     folder = Path(found["output"])
     names = ", ".join(sorted(file.name for file in folder.iterdir() if file.is_file() and file.name[0] != "."))
     out.print(plain_text(f"Written to {folder}: {names}"), soft_wrap=True)
-    out.print(plain_text("Hold new batches against it:"))
+    out.print(plain_text("Check new batches with it:"))
     out.print(plain_text(f"  noisesieve check ./batch --model {folder}"), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`noisesieve review`: the page on which people decide."""
+"""The options and output of `noisesieve review`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import Annotated
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import watched
+from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import results
-from noisesieve.errors import OutputError, UsageError
-from noisesieve.settings import ReviewSettings
+from noisesieve.core.settings import ReviewSettings
 
-Page = Annotated[Path | None, o.option("Where the page goes; else review.html in the run folder.", "--output", "-o")]
-Open = Annotated[bool, o.option("Open it in the browser.", "--open")]
-Limit = Annotated[int, typer.Option(help="Suspects on the page, the most suspicious.")]
+Page = Annotated[Path | None, o.option("Path of the page. Default: review.html in the run folder.", "--output", "-o")]
+Open = Annotated[bool, o.option("Open the page in the browser.", "--open")]
+Limit = Annotated[int, typer.Option(help="Number of suspects on the page, the most suspicious first.")]
 
 
 def review(
@@ -33,36 +32,26 @@ def review(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Write a page of the suspects that opens from disk: look, decide by key, download decisions.csv for `apply`.
+    """Write a page of the suspects that opens from disk: decide by key, then download decisions.csv for `apply`.
 
     Example: noisesieve review my-run --open
     """
-    if limit < 1:
-        raise UsageError(f"--limit {limit}: must be at least 1.")
-    from noisesieve import handover
-    from noisesieve.reopen import index_of
-    from noisesieve.report import read_report
+    settings = ReviewSettings(output, limit, data, root, force)
+    from noisesieve.commands.review import review as review_run
 
-    report = read_report(run)
-    out = output or report.path.parent / "review.html"
-    handover.refuse_dataset(report, out, data, root)
-    if output is not None and output.exists() and not force:
-        raise OutputError(f"{output}: is there already.", "Choose another name with -o, or pass --force.")
-    index = index_of(report, data, root)
     with watched(quiet) as (watcher, pause):
-        handover.review(report, index, out, limit=limit, watcher=watcher, pause=pause)
-    suspects = len(report.corrupted)
+        result = review_run(run, settings, watcher=watcher, pause=pause)
+    page, suspects = result.page, result.suspects
     with results():
         if as_json:
-            print(json.dumps({"output": str(out), "suspects": suspects, "shown": min(limit, suspects)}))
+            print(json.dumps({"output": str(page), "suspects": suspects, "shown": result.shown}))
         elif quiet:
-            print(out)
+            print(page)
         else:
             more = f" (--limit {suspects} shows all)" if suspects > limit else ""
-            print(
-                f"{min(limit, suspects):,} of {suspects:,} suspects{more}, {out.stat().st_size / 2**20:.1f} MiB: {out}"
-            )
-            print("When you have decided, download decisions.csv there, and:")
+            size = page.stat().st_size / 2**20
+            print(f"{result.shown:,} of {suspects:,} suspects{more}, {size:.1f} MiB: {page}")
+            print("When you have decided, download decisions.csv from the page, then run:")
             print(f"  {shlex.join(['noisesieve', 'apply', str(run), 'decisions.csv', '-o', 'corrected.csv'])}")
-    if open_it and not webbrowser.open(out.resolve().as_uri()):
-        watcher.warn(f"No browser answers here: open {out} yourself.")
+    if open_it and not webbrowser.open(page.resolve().as_uri()):
+        watcher.warn(f"No browser could be started: open {page} yourself.")

@@ -1,4 +1,4 @@
-"""`noisesieve scan`: from a dataset to a sieve report."""
+"""The options and output of `noisesieve scan`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.stop import StopRequest
+from noisesieve.cli.signals import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
-from noisesieve.errors import InputError, Stopped
-from noisesieve.request import scan_settings
-from noisesieve.settings import PixelSettings, RetrainSettings, RetrainWishes, ScanSettings
-from noisesieve.watch import Watcher
+from noisesieve.core.errors import InputError, Stopped
+from noisesieve.core.options import scan_settings
+from noisesieve.core.progress import Watcher
+from noisesieve.core.settings import PixelSettings, RetrainOptions, RetrainSettings, ScanSettings
 
 _NOT_SETTINGS = ("data", "as_json", "quiet", "debug", "dry_run", "strict", "max_time", "cache_budget", "retrain")
 
@@ -71,9 +71,11 @@ def scan(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Find the wrong labels of a dataset: train a confidence-regularized ResNet, sieve, write a report.
+    """Find the wrong labels of a dataset and write a report.
 
-    The same command again resumes an unfinished run.
+    Trains a confidence-regularized ResNet; photos on a machine without a GPU get confidence-regularized heads on frozen
+    features instead (out of fold, in seconds). Then the closed-form threshold of CORES² decides on every row. The same
+    command again resumes an unfinished run.
 
     Example: noisesieve scan ./dataset -o my-run
     """
@@ -84,38 +86,38 @@ def scan(
     if dry_run:
         _dry_run(settings, watcher, as_json=as_json)
     else:
-        with StopRequest(seconds) as asked:
-            document = _scan(settings, watcher, asked, shown=not as_json, quiet=quiet)
+        with StopRequest(seconds) as stop:
+            document = _scan(settings, watcher, stop, shown=not as_json, quiet=quiet)
             if retrain:
                 from noisesieve.cli.retrain import run_retraining
 
                 again = RetrainSettings(
                     Path(document.get("run", "")),
-                    wishes=RetrainWishes(seed=seed),
+                    training=RetrainOptions(seed=seed),
                     device=device,
                     pixels=settings.pixels,
                     force=force,
                 )
-                found = run_retraining(again, watcher, asked, shown=not as_json, quiet=quiet)
+                found = run_retraining(again, watcher, stop, shown=not as_json, quiet=quiet)
                 document |= {"retrain": found} if document else {}
         if as_json and document:
             with results():
                 print(json.dumps(document))
         if strict and document and document["summary"]["unreadable"]:
             raise InputError(
-                f"Not every image can be read: {document['summary']['unreadable']} cannot (--strict).",
+                f"{document['summary']['unreadable']} images cannot be read (--strict).",
                 "The report names them.",
             )
 
 
-def _scan(settings: ScanSettings, watcher: Watcher, asked: StopRequest, *, shown: bool, quiet: bool) -> dict[str, Any]:
-    """Scan, and print for people where `shown`; the document for --json, empty on a rank that only helps."""
-    from noisesieve.pipeline import scan as run
+def _scan(settings: ScanSettings, watcher: Watcher, stop: StopRequest, *, shown: bool, quiet: bool) -> dict[str, Any]:
+    """Scan, and print the summary if `shown`. Returns the document for --json; empty on ranks other than 0."""
+    from noisesieve.commands.scan import scan as run
 
     try:
-        report = run(settings, watcher=watcher, stop=asked)
+        report = run(settings, watcher=watcher, stop=stop)
     except Stopped as stopped:
-        if stopped.exit_code == 0:  # a rank that only helped: rank 0 speaks
+        if stopped.exit_code == 0:  # a rank other than 0
             return {}
         raise
     finally:
@@ -133,7 +135,7 @@ def _scan(settings: ScanSettings, watcher: Watcher, asked: StopRequest, *, shown
 
 
 def _dry_run(settings: ScanSettings, watcher: Watcher, *, as_json: bool) -> None:
-    from noisesieve.preflight import dry_run
+    from noisesieve.commands.dry_run import dry_run
 
     found = dry_run(settings, watcher=watcher)
     watcher.finish()
@@ -152,7 +154,7 @@ def _dry_run(settings: ScanSettings, watcher: Watcher, *, as_json: bool) -> None
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+    """Return seconds as `40 s`, `12 min` or `3.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     if seconds < 5400:

@@ -1,4 +1,4 @@
-"""The end of a scan, for people: noise rate, classes, confusions, suspects, files, next commands."""
+"""The output at the end of a scan: noise rate, classes, confusions, suspects, files, next commands."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from noisesieve.names import printable
+from noisesieve.cli.terminal import plain_table, plain_text
 
 CLASSES_SHOWN = 20
 CONFUSIONS_SHOWN = 5
 
 
 def print_summary(out: Console, summary: dict[str, Any], folder: Path, *, truth: bool = False) -> None:
-    """Print it all, at any width."""
+    """Print the summary of a run and the next commands."""
     rate = summary["noise_rate"]
     out.print(
         plain_text(
@@ -45,10 +44,8 @@ def print_summary(out: Console, summary: dict[str, Any], folder: Path, *, truth:
     out.print(plain_text(f"Written to {folder}:"), soft_wrap=True)
     out.print(plain_text(f"  {', '.join(written)}"))
     where = shlex.quote(str(folder))
-    steps = [("Look at the suspects, and decide:", f"review {where} --open")] if summary["suspects"] else []
-    steps.append(
-        ("How far to believe it, measured on these images:", f"evaluate {where}{'' if truth else ' --plant 5%'}")
-    )
+    steps = [("Look at the suspects and decide:", f"review {where} --open")] if summary["suspects"] else []
+    steps.append(("Measure precision and recall on these images:", f"evaluate {where}{'' if truth else ' --plant 5%'}"))
     for why, command in steps:
         out.print(plain_text(why))
         out.print(plain_text(f"  noisesieve {command}"), soft_wrap=True)
@@ -57,13 +54,15 @@ def print_summary(out: Console, summary: dict[str, Any], folder: Path, *, truth:
 def _asides(summary: dict[str, Any]) -> list[str]:
     lines = []
     if summary["unreadable"]:
-        lines.append(f"{_images(summary['unreadable'])} cannot be read; the column status says why.")
+        lines.append(f"{_images(summary['unreadable'])} cannot be read; the reason is in the column status.")
     if waived := summary.get("waived"):
-        lines.append(f"{waived:,} more {'is' if waived == 1 else 'are'} waived: reviewed, and not counted.")
+        lines.append(f"{waived:,} more {'is' if waived == 1 else 'are'} waived: reviewed and not counted.")
     if summary["undecided"]:
-        lines.append(f"{summary['undecided']:,} rows lie on the threshold within rounding.")
-    if torn := summary["duplicates"]["with_different_labels"]:
-        lines.append(f"{_images(torn)} more than once in the dataset, with different labels (summary.json names them).")
+        lines.append(f"{summary['undecided']:,} rows have a margin of zero within rounding.")
+    if conflicting := summary["duplicates"]["with_different_labels"]:
+        lines.append(
+            f"{_images(conflicting)} more than once in the dataset, with different labels (summary.json names them)."
+        )
     elif again := summary["duplicates"]["groups"]:
         lines.append(f"{_images(again)} more than once in the dataset.")
     if rare := sum(row["low_evidence"] for row in summary["classes"]):
@@ -123,13 +122,3 @@ def _section(out: Console, title: str, table: Table) -> None:
     out.print()
     out.print(plain_text(title, "bold"))
     out.print(table)
-
-
-def plain_table() -> Table:
-    """A table without rules, the same everywhere."""
-    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-
-
-def plain_text(text: str, style: str = "") -> Text:
-    """Text that is never markup and never moves the cursor."""
-    return Text(printable(text), style=style)

@@ -1,4 +1,4 @@
-"""What people see: progress while it runs, plain lines off a terminal, tables at the end. Labels are never markup."""
+"""Terminal output: progress bars on a terminal, plain lines elsewhere, tables. Labels are never markup."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from noisesieve.errors import NoisesieveError, OutputError
-from noisesieve.names import printable
-from noisesieve.watch import Nobody
+from noisesieve.core.errors import NoisesieveError, OutputError
+from noisesieve.core.progress import NullWatcher
+from noisesieve.core.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
+    from rich.table import Table
+    from rich.text import Text
 
 
 def say_error(error: NoisesieveError) -> None:
-    """An error as one line: the problem, the place, the next step; its cases, if it has any, a line each between."""
+    """Print an error: the problem, its cases if there are any (one line each), and the next step."""
     if not error.items:
         say(f"noisesieve: {error}")
         return
@@ -28,48 +30,62 @@ def say_error(error: NoisesieveError) -> None:
 
 
 def console(*, stderr: bool) -> Console:
-    """A console that takes no text for markup. NO_COLOR and dumb terminals are rich's own business."""
+    """Return a console without markup. rich itself handles NO_COLOR and dumb terminals."""
     from rich.console import Console
 
-    class PatientConsole(Console):
-        def on_broken_pipe(self) -> None:  # rich would exit with 1, which says that a gate failed
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:  # rich would exit with 1, which means that a gate failed
             raise BrokenPipeError
 
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() or "COLUMNS" in os.environ else 100
-    return PatientConsole(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
+    return PipeConsole(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=False, width=width)
+
+
+def plain_table() -> Table:
+    """Return a table without rules, as all tables of the command line."""
+    from rich.table import Table
+
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+
+
+def plain_text(text: str, style: str = "") -> Text:
+    """Return text that is never markup and has no control characters."""
+    from rich.text import Text
+
+    return Text(printable(text), style=style)
 
 
 @contextlib.contextmanager
 def results() -> Iterator[None]:
-    """Where results are printed: a reader that leaves early is no error, a disk that is full is one."""
+    """Print results inside this block: a reader that closes the pipe is no error, a full disk is one."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is buffered would fail again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the buffer would fail again at exit
         raise OutputError(
             f"Standard output cannot be written: {error.strerror}.", "The run folder is complete."
         ) from error
 
 
 def say(text: str) -> None:
-    """A line on stderr; where that cannot be written, nobody hears it, and the work goes on."""
+    """Print a line on stderr. If that fails, the work continues."""
     with contextlib.suppress(OSError):
         print(printable(text), file=sys.stderr, flush=True)
 
 
-class WarningsOnly(Nobody):
-    """For -q: what must not be missed, as plain lines."""
+class WarningsOnly(NullWatcher):
+    """For -q: prints warnings only."""
 
     def warn(self, text: str) -> None:
         say(text)
 
 
 class TerminalWatcher:
-    """A live bar on a terminal; a line an epoch elsewhere."""
+    """Shows a progress bar on a terminal; elsewhere one line per epoch."""
 
     def __init__(self) -> None:
         self._console = console(stderr=True)
@@ -132,5 +148,5 @@ class TerminalWatcher:
     def _print(self, text: str, style: str) -> None:
         from rich.text import Text
 
-        with contextlib.suppress(OSError):  # a full or closed stderr must not end the run
+        with contextlib.suppress(OSError):  # an unwritable stderr must not end the run
             self._console.print(Text(printable(text), style=style), soft_wrap=True)

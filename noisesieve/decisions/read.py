@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from noisesieve.errors import InputError
+from noisesieve.core.errors import InputError
 
 UNUSABLE = "unusable"
 PAGE_DECISIONS = ("accept", "keep", "relabel", UNUSABLE)
@@ -22,35 +22,35 @@ LONGEST = 2**28  # bytes of a decision file
 
 @dataclass(frozen=True)
 class Decision:
-    """What somebody said of one picture. `label` None: it is unusable."""
+    """A person's decision about one image. `label` None: it is unusable."""
 
-    names: tuple[tuple[str, str], ...]  # ("id" or "path", text): all of them mean the row
+    names: tuple[tuple[str, str], ...]  # ("id" or "path", text): each identifies the row
     label: str | None
-    place: str  # file and line, for whoever has to look it up
+    location: str  # file and line
     by: str = ""
     at: str = ""
     source: str = "csv"
-    sha256: str | None = None  # what the decider saw, where the file says so
+    sha256: str | None = None  # of the image that was decided on, if the file has it
     given: str | None = None
-    word: str = ""  # accept, keep, relabel or unusable, where the file says so
-    guarded: bool = False  # cells that a spreadsheet would run have a quote before them
-    untouched: bool = False  # noisesieve's own suggestion, as it left
-    silent: bool = False  # a row of our own export: the given label again is no decision
+    word: str = ""  # accept, keep, relabel or unusable, if the file has it
+    guarded: bool = False  # formulas in cells have a leading quote
+    untouched: bool = False  # noisesieve's own suggestion, not edited
+    exported: bool = False  # a row of our own export: an unchanged label is not a decision
 
 
 @dataclass(frozen=True)
-class Said:
-    """A decision file as read."""
+class DecisionFile:
+    """The content of a decision file."""
 
     decisions: list[Decision] = field(default_factory=list)
-    undecided: int = 0  # rows that nobody has decided
+    undecided: int = 0  # rows without a decision
 
 
-def read(file: Path) -> Said:
-    """Every decision of a file, in its order."""
+def read_decisions(file: Path) -> DecisionFile:
+    """Read every decision of a file, in its order."""
     reader = READERS.get(file.suffix.lower())
     if reader is None:
-        raise InputError(f"{file}: no decisions that noisesieve reads.", f"Give a file that ends in {_endings()}.")
+        raise InputError(f"{file}: not a format of decisions.", f"Give a file that ends in {', '.join(READERS)}.")
     try:
         blob = file.read_bytes()
     except OSError as error:
@@ -58,21 +58,17 @@ def read(file: Path) -> Said:
     if not blob.strip():
         raise InputError(f"{file}: is empty.", "Decide something first.")
     if len(blob) > LONGEST:
-        raise InputError(f"{file}: {len(blob):,} bytes, more than decisions take.", "Is it the right file?")
-    said = reader(file, blob)
-    if not said.decisions and not said.undecided:
-        raise InputError(f"{file}: no decisions in it.", "Decide something first.")
-    return said
+        raise InputError(f"{file}: {len(blob):,} bytes, too large for decisions.", "Is it the right file?")
+    content = reader(file, blob)
+    if not content.decisions and not content.undecided:
+        raise InputError(f"{file}: contains no decisions.", "Decide something first.")
+    return content
 
 
-def _endings() -> str:
-    return ", ".join(READERS)
+# CSV: from the review page, from the user, or from Label Studio
 
 
-# CSV: the page's, somebody's own, or Label Studio's
-
-
-def _read_csv(file: Path, blob: bytes) -> Said:
+def _read_csv(file: Path, blob: bytes) -> DecisionFile:
     try:
         text = blob.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -87,103 +83,103 @@ def _read_csv(file: Path, blob: bytes) -> Said:
         if not keys or "label" not in names:
             raise InputError(
                 f"{file}: no columns path (or id) and label. It has: {', '.join(map(repr, names)) or 'none'}.",
-                "Name them so in the first line.",
+                "Add them to the first line.",
             )
         if "noisesieve_id" in keys:
-            keys = ["noisesieve_id"]  # Label Studio's own id is another thing
+            keys = ["noisesieve_id"]  # the column id is then Label Studio's own
         begin, undecided = reader.line_num + 1, 0
         for cells in reader:
-            place, begin = f"{file}:{begin}", reader.line_num + 1
+            location, begin = f"{file}:{begin}", reader.line_num + 1
             if not cells:
                 continue
             if len(cells) != len(names):
                 raise InputError(
-                    f"{place}: {len(cells)} cells where the header has {len(names)}.", "Quote commas inside cells."
+                    f"{location}: {len(cells)} cells where the header has {len(names)}.", "Quote commas inside cells."
                 )
             row = dict(zip(names, cells, strict=True))
-            decision = _from_row(row, keys, place)
+            decision = _from_row(row, keys, location)
             if decision is None:
                 undecided += 1
             else:
                 decisions.append(decision)
     except csv.Error as error:
         raise InputError(f"{file}:{reader.line_num}: {error}.", "Check the quotes in that line.") from error
-    return Said(decisions, undecided)
+    return DecisionFile(decisions, undecided)
 
 
-def _from_row(row: dict[str, str], keys: list[str], place: str) -> Decision | None:
+def _from_row(row: dict[str, str], keys: list[str], location: str) -> Decision | None:
     word = row.get("decision", "")
     if word and word not in PAGE_DECISIONS:
-        raise InputError(f"{place}: the decision {word!r} is unknown.", f"Write {', '.join(PAGE_DECISIONS)}.")
+        raise InputError(f"{location}: the decision {word!r} is unknown.", f"Write {', '.join(PAGE_DECISIONS)}.")
     if word != UNUSABLE and not row["label"]:
         if word:
-            raise InputError(f"{place}: the decision {word!r} has no label.", "Fill it in.")
+            raise InputError(f"{location}: the decision {word!r} has no label.", "Fill it in.")
         return None
     return Decision(
         names=tuple(("path" if key == "path" else "id", row[key]) for key in keys if row[key]),
         label=None if word == UNUSABLE else row["label"],
-        place=place,
+        location=location,
         by=row.get("reviewer", "") or row.get("annotator", ""),
         at=row.get("decided_at", "") or row.get("updated_at", ""),
         source="review page" if word else "label-studio" if keys == ["noisesieve_id"] else "csv",
         sha256=row.get("sha256") or None,
         given=row.get("given") or row.get("given_label") or None,
         word=word,
-        silent="verdict" in row and "suggested_label" in row,
-        guarded="run" in row,  # the page's own file
+        exported="verdict" in row and "suggested_label" in row,
+        guarded="run" in row,  # a file of the review page
     )
 
 
 # Label Studio: JSON and JSON_MIN
 
 
-def _read_label_studio(file: Path, blob: bytes) -> Said:
+def _read_label_studio(file: Path, blob: bytes) -> DecisionFile:
     try:
         tasks = json.loads(blob)
     except (ValueError, RecursionError) as error:
         raise InputError(f"{file}: not JSON ({error}).", "Export it again as JSON.") from error
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise InputError(f"{file}: not a list of Label Studio tasks.", "Export the project as JSON or JSON-MIN.")
-    said = Said([], 0)
+    decisions: list[Decision] = []
     undecided = 0
     for i, task in enumerate(tasks):
-        found = list(_task_decisions(task, f"{file}, task {task.get('id', i)}"))
-        said.decisions.extend(found)
+        found = _task_decisions(task, f"{file}, task {task.get('id', i)}")
+        decisions.extend(found)
         undecided += not found
-    return Said(said.decisions, undecided)
+    return DecisionFile(decisions, undecided)
 
 
-def _task_decisions(task: dict[str, Any], place: str) -> list[Decision]:
+def _task_decisions(task: dict[str, Any], location: str) -> list[Decision]:
     data: Any = task.get("data", task)
     if not isinstance(data, dict):
-        raise InputError(f"{place}: no data in it.", "Export the project as JSON or JSON-MIN.")
+        raise InputError(f"{location}: has no data.", "Export the project as JSON or JSON-MIN.")
     names = _task_names(data)
     if not names:
-        raise InputError(f"{place}: neither noisesieve_id nor image.", "Is it an export of noisesieve's tasks?")
+        raise InputError(f"{location}: neither noisesieve_id nor image.", "Is it an export of noisesieve's tasks?")
     sha256, given = _word(data.get("sha256")), _word(data.get("given_label"))
     if "data" not in task:  # JSON_MIN: one flat object, the choice under the control's name
         label = task.get("label")
         if label is None:
             return []
         who, when = _word(task.get("annotator")) or "", _word(task.get("updated_at")) or ""
-        return [Decision(names, _choice(label, place), place, who, when, "label-studio", sha256, given)]
+        return [Decision(names, _choice(label, location), location, who, when, "label-studio", sha256, given)]
     found = []
-    for annotation in _list(task.get("annotations"), place):
+    for annotation in _list(task.get("annotations"), location):
         if not isinstance(annotation, dict) or annotation.get("was_cancelled"):
             continue
-        marks = _list(annotation.get("result"), place)
+        marks = _list(annotation.get("result"), location)
         results = [mark for mark in marks if isinstance(mark, dict) and mark.get("type") == "choices"]
         for result in results:
             value = result.get("value")
-            label = _choice(value.get("choices") if isinstance(value, dict) else None, place)
+            label = _choice(value.get("choices") if isinstance(value, dict) else None, location)
             when = _word(annotation.get("updated_at")) or ""
-            found.append(Decision(names, label, place, _annotator(annotation), when, "label-studio", sha256, given))
+            found.append(Decision(names, label, location, _annotator(annotation), when, "label-studio", sha256, given))
     return found
 
 
-def _list(value: Any, place: str) -> list[Any]:
+def _list(value: Any, location: str) -> list[Any]:
     if value is not None and not isinstance(value, list):
-        raise InputError(f"{place}: {value!r} where a list should be.", "Export the project again.")
+        raise InputError(f"{location}: {value!r} where a list should be.", "Export the project again.")
     return value or []
 
 
@@ -201,11 +197,11 @@ def _annotator(annotation: dict[str, Any]) -> str:
     return str(who.get("email") or who.get("id") or "") if isinstance(who, dict) else _word(who) or ""
 
 
-def _choice(value: Any, place: str) -> str:
+def _choice(value: Any, location: str) -> str:
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if not isinstance(value, str):
-        raise InputError(f"{place}: not one choice but {value!r}.", "One picture has one class.")
+        raise InputError(f"{location}: not one choice but {value!r}.", "An image has one class.")
     return value
 
 
@@ -216,7 +212,7 @@ def _word(value: Any) -> str | None:
 # CVAT for images 1.1
 
 
-def _read_cvat(file: Path, blob: bytes) -> Said:
+def _read_cvat(file: Path, blob: bytes) -> DecisionFile:
     parser = xml.parsers.expat.ParserCreate()
     decisions: list[Decision] = []
     state: dict[str, Any] = {"image": None, "tags": 0, "undecided": 0, "root": None}
@@ -227,34 +223,34 @@ def _read_cvat(file: Path, blob: bytes) -> Said:
             state["image"], state["tags"] = values.get("name", ""), 0
         elif tag == "tag" and state["image"]:
             state["tags"] += 1
-            place = f"{file}:{parser.CurrentLineNumber}"
+            location = f"{file}:{parser.CurrentLineNumber}"
             untouched = values.get("source") == "auto"
             label = values.get("label", "")
-            decisions.append(Decision((("path", state["image"]),), label, place, source="cvat", untouched=untouched))
+            decisions.append(Decision((("path", state["image"]),), label, location, source="cvat", untouched=untouched))
 
     def end(tag: str) -> None:
         if tag == "image":
             state["undecided"] += not state["tags"]
             mine = decisions[len(decisions) - state["tags"] :] if state["tags"] else []
-            if any(not said.untouched for said in mine):  # somebody's tag beside ours: theirs counts
-                decisions[len(decisions) - state["tags"] :] = [said for said in mine if not said.untouched]
+            if any(not entry.untouched for entry in mine):  # a person's tag beside ours: only theirs counts
+                decisions[len(decisions) - state["tags"] :] = [entry for entry in mine if not entry.untouched]
             state["image"] = None
 
     def refuse(*_: Any) -> None:
-        raise InputError(f"{file}: declares a document type, as no CVAT export does.", "Export it again from CVAT.")
+        raise InputError(f"{file}: has a document type, which CVAT does not write.", "Export it again from CVAT.")
 
     parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.StartDoctypeDeclHandler = refuse  # entities could grow without end
+    parser.StartDoctypeDeclHandler = refuse  # entities could expand without limit
     try:
         parser.Parse(blob, True)
     except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:
         raise InputError(f"{file}: not XML ({error}).", "Export it again from CVAT.") from error
     if state["root"] != "annotations":
         raise InputError(f"{file}: not CVAT for images 1.1.", "Choose that format when you export from CVAT.")
-    return Said(decisions, state["undecided"])
+    return DecisionFile(decisions, state["undecided"])
 
 
-READERS: dict[str, Callable[[Path, bytes], Said]] = {
+READERS: dict[str, Callable[[Path, bytes], DecisionFile]] = {
     ".csv": _read_csv,
     ".tsv": _read_csv,
     ".json": _read_label_studio,

@@ -1,4 +1,4 @@
-"""Decisions against the report: each must mean one row, name a known class, contradict no other, and still hold."""
+"""Check decisions against the report: each must identify one row, name a known class, and not contradict another."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from noisesieve.core.errors import InputError, StateError
+from noisesieve.core.text import unguard_cell
 from noisesieve.decisions.read import Decision
-from noisesieve.errors import InputError, StateError
-from noisesieve.names import unguard_cell
 from noisesieve.report import Report
 
-COMPARED_IDS = 20_000  # with a typo; more would take seconds
+COMPARED_IDS = 20_000  # ids compared with a misspelled one; more would take seconds
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What becomes of one row. `label` None: it is left out."""
+    """The decision on one row. `label` None: it is left out."""
 
     row: int
     label: str | None
-    decision: str  # accept, keep, relabel, unusable; accept (automatic) or (untouched): nobody has touched it
+    decision: str  # accept, keep, relabel, unusable; accept (automatic) or (untouched): not decided by a person
     source: str
     by: str
     at: str
-    place: str
+    location: str
 
 
 def resolve(
     report: Report, decisions: Sequence[Decision], *, root: Path, new_classes: bool
 ) -> tuple[dict[int, Outcome], int]:
-    """Row → outcome, and how many entries decide nothing.
+    """Return row → outcome, and how many entries of our own exports were not edited.
 
-    Unknown rows and classes, contradictions and stale decisions are all named, and refused.
+    Unknown rows, unknown classes, contradictions and stale decisions are refused, and all of them are named.
     """
-    known = _Known(report, root)
-    silent = 0
+    known = _RunRows(report, root)
+    unchanged = 0
     wrong: list[str] = []
     stale: list[str] = []
     outcomes: dict[int, Outcome] = {}
-    for said in decisions:
+    for entry in decisions:
         try:
-            outcome = known.outcome(said, new_classes=new_classes)
-        except _Stale as problem:
-            stale.append(f"{said.place}: {problem}")
+            outcome = known.outcome(entry, new_classes=new_classes)
+        except _StaleDecision as problem:
+            stale.append(f"{entry.location}: {problem}")
             continue
-        except _Wrong as problem:
-            wrong.append(f"{said.place}: {problem}")
+        except _InvalidDecision as problem:
+            wrong.append(f"{entry.location}: {problem}")
             continue
-        if said.silent and outcome.decision == "keep":
-            silent += 1
+        if entry.exported and outcome.decision == "keep":
+            unchanged += 1
             continue
         earlier = outcomes.setdefault(outcome.row, outcome)
         if earlier.label != outcome.label:
@@ -61,20 +61,20 @@ def resolve(
     if wrong:
         raise InputError(_count(wrong), "Nothing was written: correct them first.", items=wrong)
     if stale:
-        raise StateError(_count(stale), "Nothing was written: scan again, and decide these anew.", items=stale)
-    return outcomes, silent
+        raise StateError(_count(stale), "Nothing was written: scan again, and decide these again.", items=stale)
+    return outcomes, unchanged
 
 
-class _Wrong(Exception):
-    """A decision that means nothing in this run."""
+class _InvalidDecision(Exception):
+    """A decision that does not fit this run."""
 
 
-class _Stale(Exception):
-    """A decision about something that has changed."""
+class _StaleDecision(Exception):
+    """A decision about an image or a label that has changed."""
 
 
-class _Known:
-    """What a run knows, to hold decisions against."""
+class _RunRows:
+    """The rows of a run, by id and by path, for checking decisions."""
 
     def __init__(self, report: Report, root: Path) -> None:
         table = report.table
@@ -90,39 +90,43 @@ class _Known:
             if path is not None:
                 self.by_path.setdefault(path, set()).add(row)
 
-    def outcome(self, said: Decision, *, new_classes: bool) -> Outcome:
-        row = self._row(said)
-        label = self._label(said)
+    def outcome(self, entry: Decision, *, new_classes: bool) -> Outcome:
+        row = self._row(entry)
+        label = self._label(entry)
         if label is not None and label not in self.classes and not new_classes:
             close = difflib.get_close_matches(label.strip().lower(), sorted(self.classes), n=1)
             hint = f"did you mean {close[0]!r}?" if close else "--new-classes allows it"
-            raise _Wrong(f"the class {label!r} is not in the run ({hint})")
+            raise _InvalidDecision(f"the class {label!r} is not in the run ({hint})")
         if label == "":
-            raise _Wrong("the label is empty")
-        if said.sha256 is not None and said.sha256 != self.hashes[row]:
-            raise _Stale(f"{self.ids[row]!r} was another picture when this was decided")
-        if said.given is not None and self.labels[row] not in (said.given, unguard_cell(said.given)):
-            raise _Stale(f"{self.ids[row]!r} was {said.given!r} then, and is {self.labels[row]!r} in the run")
+            raise _InvalidDecision("the label is empty")
+        if entry.sha256 is not None and entry.sha256 != self.hashes[row]:
+            raise _StaleDecision(f"{self.ids[row]!r} was another image when this was decided")
+        if entry.given is not None and self.labels[row] not in (entry.given, unguard_cell(entry.given)):
+            raise _StaleDecision(f"{self.ids[row]!r} was {entry.given!r} then, and is {self.labels[row]!r} in the run")
         word = _word(label, self.labels[row], self.suggested[row])
-        if said.word == "keep" and word != "keep":
-            raise _Wrong(f"{self.ids[row]!r} is kept, and called {label!r} in the same line")
-        word = f"{word} (untouched)" if said.untouched and word == "accept" else word
-        return Outcome(row, label, word, said.source, said.by, said.at, said.place)
+        if entry.word == "keep" and word != "keep":
+            raise _InvalidDecision(f"{self.ids[row]!r} is kept, but labelled {label!r} in the same line")
+        word = f"{word} (untouched)" if entry.untouched and word == "accept" else word
+        return Outcome(row, label, word, entry.source, entry.by, entry.at, entry.location)
 
-    def _row(self, said: Decision) -> int:
-        """The one row that is meant; an id means one, a path perhaps several, and both together must agree."""
+    def _row(self, entry: Decision) -> int:
+        """Return the row of a decision. An id identifies one row, a path perhaps several; both must agree."""
         meant: set[int] | None = None
-        for kind, name in said.names:
-            found = self._rows(kind, name, said.guarded)
+        for kind, name in entry.names:
+            found = self._rows(kind, name, entry.guarded)
             if found is None:
                 close = difflib.get_close_matches(name, self.ids[:COMPARED_IDS], n=1)
-                raise _Wrong(f"{name!r} is not in the run" + (f": did you mean {close[0]!r}?" if close else ""))
+                raise _InvalidDecision(
+                    f"{name!r} is not in the run" + (f": did you mean {close[0]!r}?" if close else "")
+                )
             meant = found if meant is None else meant & found
         if not meant:
-            raise _Wrong("it names no row" if meant is None else "its id and its path are different rows")
+            raise _InvalidDecision(
+                "it identifies no row" if meant is None else "its id and its path are different rows"
+            )
         if len(meant) > 1:
             ids = ", ".join(repr(self.ids[row]) for row in sorted(meant)[:3])
-            raise _Wrong(f"{said.names[0][1]!r} is listed more than once: say which by id ({ids})")
+            raise _InvalidDecision(f"{entry.names[0][1]!r} is listed more than once: give the id ({ids})")
         return next(iter(meant))
 
     def _rows(self, kind: str, name: str, guarded: bool) -> set[int] | None:
@@ -132,30 +136,30 @@ class _Known:
         return next((table[text] for text in spellings for table in tables if text in table), None)
 
     def _other_spellings(self, name: str) -> list[str]:
-        """A path as people write it: from the root of the disk, with a dot before it, or from Windows."""
+        """Return other spellings of a path: absolute, with a leading dot, or with backslashes."""
         slashed = name.replace("\\", "/")
         inside = os.path.relpath(name, self.root) if os.path.isabs(name) else os.path.normpath(slashed)
         return [slashed, inside]
 
-    def _label(self, said: Decision) -> str | None:
-        if said.label is None or (not said.guarded and said.label in self.classes):
-            return said.label
-        return unguard_cell(said.label)
+    def _label(self, entry: Decision) -> str | None:
+        if entry.label is None or (not entry.guarded and entry.label in self.classes):
+            return entry.label
+        return unguard_cell(entry.label)
 
 
 def accept_above(report: Report, least: float, decided: set[int]) -> dict[int, Outcome]:
-    """The suggestions themselves, where the label is wrong with at least this probability and nobody has decided."""
+    """Return the suggestions for undecided suspects whose label is wrong with at least this probability."""
     suspects = report.corrupted
     columns = (suspects[name].to_pylist() for name in ("row", "suggested_label", "corruption_probability"))
     return {
         row: Outcome(row, label, "accept (automatic)", f"accept-above {least:g}", "noisesieve", "", "")
-        for row, label, chance in zip(*columns, strict=True)
-        if label is not None and chance >= least and row not in decided
+        for row, label, probability in zip(*columns, strict=True)
+        if label is not None and probability >= least and row not in decided
     }
 
 
 def audit_table(report: Report, outcomes: dict[int, Outcome]) -> pa.Table:
-    """Who said what of which row, in the dataset's order."""
+    """Return the audit log: one line per decided row, in the order of the dataset."""
     rows = sorted(outcomes)
     part = report.table.take(pa.array(rows, pa.int64()))
     kept = [outcomes[row] for row in rows]
@@ -171,7 +175,7 @@ def audit_table(report: Report, outcomes: dict[int, Outcome]) -> pa.Table:
             "source": [outcome.source for outcome in kept],
             "by": [outcome.by for outcome in kept],
             "decided_at": [outcome.at for outcome in kept],
-            "place": [outcome.place for outcome in kept],
+            "place": [outcome.location for outcome in kept],
             "sha256": part["sha256"],
         }
     )
@@ -191,7 +195,7 @@ def _word(label: str | None, given: str, suggested: str | None) -> str:
 
 def _whose(outcome: Outcome) -> str:
     by = f" by {outcome.by}" if outcome.by else ""
-    return f"{_shown(outcome.label)}{by} in {outcome.place}"
+    return f"{_shown(outcome.label)}{by} in {outcome.location}"
 
 
 def _shown(label: str | None) -> str:

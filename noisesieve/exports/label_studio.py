@@ -1,4 +1,4 @@
-"""Label Studio: tasks with the suggestion as a prediction, and the labelling configuration they need."""
+"""Label Studio: tasks with the suggestion as a prediction, and the labelling configuration."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ import xml.etree.ElementTree as ET
 from typing import Any
 from urllib.parse import quote
 
-from noisesieve.exports.parcel import Parcel, Written, require_xml_names
-from noisesieve.names import unescape_name, without_xml_control
+from noisesieve.core.text import unescape_name, without_xml_control
+from noisesieve.exports.job import ExportJob, ExportResult, require_xml_names
 
 
-def write(parcel: Parcel) -> Written:
-    """tasks.json and config.xml. The score is the probability that the given label is wrong."""
-    require_xml_names(parcel.classes)
-    tasks = [_task(row, i, parcel) for i, row in enumerate(parcel.rows)]
-    (parcel.out / "tasks.json").write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
+def write(job: ExportJob) -> ExportResult:
+    """Write tasks.json and config.xml. The score is the probability that the given label is wrong."""
+    require_xml_names(job.classes)
+    tasks = [_task(row, i, job) for i, row in enumerate(job.rows)]
+    (job.out / "tasks.json").write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
     view = ET.Element("View")
     ET.SubElement(view, "Image", name="image", value="$image")
     choices = ET.SubElement(view, "Choices", name="label", toName="image", choice="single")
-    for label in parcel.classes:
+    for label in job.classes:
         ET.SubElement(choices, "Choice", value=without_xml_control(label))
-    (parcel.out / "config.xml").write_bytes(ET.tostring(view, encoding="utf-8") + b"\n")
+    (job.out / "config.xml").write_bytes(ET.tostring(view, encoding="utf-8") + b"\n")
     notes = ["Create a project with config.xml as its labelling interface, then import tasks.json."]
-    if parcel.image_prefix.startswith("/data/local-files"):
-        assert parcel.root is not None
+    if job.image_prefix.startswith("/data/local-files"):
+        assert job.root is not None
         notes += [
-            "Label Studio reads the pictures from its own disk: start it with",
+            "Label Studio reads the images from its own disk: start it with",
             "  LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true "
-            f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={shlex.quote(str(parcel.root))}",
-            "and add the folder to the project as a source storage, Local files. Versions that want a folder",
-            f"below the root: the root is then {shlex.quote(str(parcel.root.parent))}, and the export needs",
-            f"  --image-prefix {shlex.quote(f'/data/local-files/?d={parcel.root.name}/')}",
+            f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={shlex.quote(str(job.root))}",
+            "and add the folder to the project as a source storage, Local files. Versions that need a folder",
+            f"below the root: the root is then {shlex.quote(str(job.root.parent))}, and the export needs",
+            f"  --image-prefix {shlex.quote(f'/data/local-files/?d={job.root.name}/')}",
         ]
-    return Written(len(tasks), notes)
+    return ExportResult(len(tasks), notes)
 
 
-def _task(row: dict[str, Any], number: int, parcel: Parcel) -> dict[str, Any]:
+def _task(row: dict[str, Any], number: int, job: ExportJob) -> dict[str, Any]:
     address = quote(unescape_name(row["path"]).encode("utf-8", "surrogateescape"), safe="/")
     task: dict[str, Any] = {
         "data": {
-            "image": parcel.image_prefix + address,
+            "image": job.image_prefix + address,
             "given_label": row["label"],
             "suggested_label": row["suggested_label"],
             "margin": row["margin"],
@@ -55,7 +55,7 @@ def _task(row: dict[str, Any], number: int, parcel: Parcel) -> dict[str, Any]:
         choice = row["suggested_label"] or row["label"]
         task["predictions"].append(
             {
-                "model_version": f"noisesieve-{parcel.version}",
+                "model_version": f"noisesieve-{job.version}",
                 "score": min(1.0, max(0.0, row["corruption_probability"])),
                 "result": [
                     {

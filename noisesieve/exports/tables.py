@@ -6,20 +6,20 @@ import json
 from collections.abc import Iterable
 from typing import IO, Any
 
-from noisesieve.exports.parcel import Parcel, Written
-from noisesieve.files import replacing
-from noisesieve.names import csv_line, guard_cell
+from noisesieve.core.files import replacing
+from noisesieve.core.text import csv_line, guard_cell
+from noisesieve.exports.job import ExportJob, ExportResult
 
 
-def write_csv(parcel: Parcel) -> Written:
-    """One row an example; text that a spreadsheet would run gets a quote before it."""
-    with replacing(parcel.out) as file:
-        fill_csv(file, parcel.table.column_names, parcel.stream())
-    return Written(len(parcel.table), [])
+def write_csv(job: ExportJob) -> ExportResult:
+    """Write one row per image; text that a spreadsheet would run as a formula gets a leading quote."""
+    with replacing(job.out) as file:
+        fill_csv(file, job.table.column_names, job.stream())
+    return ExportResult(len(job.table), [])
 
 
 def fill_csv(file: IO[bytes], names: list[str], rows: Iterable[dict[str, Any]]) -> None:
-    """A table of ours for people and spreadsheets."""
+    """Write rows as CSV to an open file, with formulas guarded."""
     file.write((csv_line([guard_cell(name) for name in names]) + "\n").encode())
     for row in rows:
         file.write((csv_line([_cell(row[name]) for name in names]) + "\n").encode("utf-8", "backslashreplace"))
@@ -35,9 +35,9 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def write_jsonl(parcel: Parcel) -> Written:
-    """One JSON object a line, exactly as the report has it."""
-    with replacing(parcel.out) as file:
-        for row in parcel.stream():
+def write_jsonl(job: ExportJob) -> ExportResult:
+    """Write one JSON object per line, with the values of the report."""
+    with replacing(job.out) as file:
+        for row in job.stream():
             file.write((json.dumps(row, ensure_ascii=False, default=str) + "\n").encode("utf-8", "backslashreplace"))
-    return Written(len(parcel.table), [])
+    return ExportResult(len(job.table), [])

@@ -1,29 +1,29 @@
-"""GitHub Actions: annotations at the lines of the table, and the step's summary."""
+"""GitHub Actions: annotations at the lines of the table, and the step summary."""
 
 from __future__ import annotations
 
-from noisesieve.gate.verdict import Verdict, told
+from noisesieve.gate.result import GateResult, describe_suspect
 
-MOST_ANNOTATIONS = 10  # a step shows no more
+MOST_ANNOTATIONS = 10  # GitHub shows no more per step
 MOST_SUMMARY = 2**20 - 1024  # bytes
 
 
-def commands(verdict: Verdict) -> list[str]:
-    """Workflow commands: the failed rules as errors, then the worst suspects as warnings."""
+def commands(result: GateResult) -> list[str]:
+    """Return workflow commands: the failed rules as errors, then the worst suspects as warnings."""
     lines = [
         f"::error title={_property(f'noisesieve {rule.name}')}::{_message(f'{rule.measured}; limit {rule.limit}')}"
-        for rule in verdict.rules
+        for rule in result.rules
         if not rule.passed
     ]
-    for row in verdict.suspects[: MOST_ANNOTATIONS - len(lines)]:
-        file, line = verdict.spot(row)
+    for row in result.suspects[: MOST_ANNOTATIONS - len(lines)]:
+        file, line = result.location(row)
         where = f"file={_property(file)},line={line},title={_property('Suspected mislabel')}"
-        lines.append(f"::warning {where}::{_message(told(row))}")
+        lines.append(f"::warning {where}::{_message(describe_suspect(row))}")
     return lines
 
 
 def summary(markdown: str) -> str:
-    """Markdown that fits the step summary."""
+    """Return Markdown, cut to the size limit of the step summary."""
     blob = markdown.encode()
     return markdown if len(blob) <= MOST_SUMMARY else blob[:MOST_SUMMARY].decode("utf-8", "ignore") + "\n…\n"
 

@@ -1,24 +1,24 @@
-"""JUnit XML: one testcase a rule, as every CI server shows it."""
+"""JUnit XML: one testcase per rule."""
 
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from noisesieve.gate.verdict import Verdict
-from noisesieve.names import without_xml_control
+from noisesieve.core.text import without_xml_control
+from noisesieve.gate.result import GateResult
 
-SUITE = "noisesieve.check"
+SUITE = "noisesieve.commands.check"
 
 
-def render(verdict: Verdict) -> str:
-    """The rules as a test suite."""
-    failed = sum(not rule.passed for rule in verdict.rules)
-    counts = {"tests": str(len(verdict.rules)), "failures": str(failed)}
+def render(result: GateResult) -> str:
+    """Return the rules as a test suite."""
+    failed = sum(not rule.passed for rule in result.rules)
+    counts = {"tests": str(len(result.rules)), "failures": str(failed)}
     root = ET.Element("testsuites", counts)
     suite = ET.SubElement(
-        root, "testsuite", {"name": SUITE, **counts, "errors": "0", "skipped": "0", "time": f"{verdict.seconds:.3f}"}
+        root, "testsuite", {"name": SUITE, **counts, "errors": "0", "skipped": "0", "time": f"{result.seconds:.3f}"}
     )
-    for rule in verdict.rules:
+    for rule in result.rules:
         case = ET.SubElement(suite, "testcase", classname=SUITE, name=rule.name, time="0")
         if not rule.passed:
             text = without_xml_control(f"{rule.measured}; the limit is {rule.limit}")

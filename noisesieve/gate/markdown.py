@@ -5,35 +5,35 @@ from __future__ import annotations
 import html
 import re
 
-from noisesieve.gate.verdict import Verdict
-from noisesieve.names import printable
+from noisesieve.core.text import printable
+from noisesieve.gate.result import GateResult
 
 SHOWN = 20
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~-])")
 
 
-def render(verdict: Verdict) -> str:
-    """Rules, then the worst suspects."""
-    batch = verdict.batch
+def render(result: GateResult) -> str:
+    """Return the rules, the notes and the worst suspects."""
+    batch = result.batch
     suspects = "1 suspect" if batch.corrupted == 1 else f"{batch.corrupted:,} suspects"
     lines = [
-        f"### noisesieve check: {'passed' if verdict.passed else 'FAILED'}",
+        f"### noisesieve check: {'passed' if result.passed else 'FAILED'}",
         "",
-        f"{escape(verdict.name)}: {batch.scored:,} of {batch.examples:,} images scored, {suspects}"
+        f"{escape(result.name)}: {batch.scored:,} of {batch.examples:,} images scored, {suspects}"
         + (f", {batch.waived:,} waived" if batch.waived else ""),
         "",
         "| rule | limit | measured | |",
         "|---|---|---|---|",
         *(
             f"| {rule.name} | {escape(rule.limit)} | {escape(rule.measured)} | {_word(rule.passed)} |"
-            for rule in verdict.rules
+            for rule in result.rules
         ),
         "",
-        *(f"- {escape(note)}" for note in verdict.notes),
+        *(f"- {escape(note)}" for note in result.notes),
     ]
-    if verdict.suspects:
+    if result.suspects:
         lines += ["", "| suspect | given | looks like | P(wrong) |", "|---|---|---|---:|"]
-        for row in verdict.suspects[:SHOWN]:
+        for row in result.suspects[:SHOWN]:
             cells = (row["path"] or row["id"], row["label"], row["suggested_label"] or "?")
             lines.append(f"| {' | '.join(map(escape, cells))} | {row['corruption_probability']:.0%} |")
         if batch.corrupted > SHOWN:
@@ -46,5 +46,5 @@ def _word(passed: bool) -> str:
 
 
 def escape(text: str) -> str:
-    """Text that Markdown shows as it is."""
+    """Return text that Markdown shows literally."""
     return html.escape(_SPECIAL.sub(r"\\\1", printable(text)), quote=False)

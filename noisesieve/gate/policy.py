@@ -1,4 +1,4 @@
-"""The rules of a gate: what was measured, what is allowed, and whether that passes."""
+"""The rules of the gate: what was measured, what is allowed, and whether it passes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from noisesieve.names import natural_key
-from noisesieve.records import Ints
+from noisesieve.core.records import Ints
+from noisesieve.core.settings import Limit, Policy
+from noisesieve.core.text import natural_key
 from noisesieve.report import Report
 from noisesieve.report.summary import wilson_interval
-from noisesieve.settings import Limit, Policy
 
 
 @dataclass(frozen=True)
-class Rule:
-    """One line of the verdict."""
+class RuleResult:
+    """The result of one rule."""
 
     name: str
     limit: str
@@ -29,8 +29,8 @@ class Rule:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """A scored batch in numbers. A waived row was reviewed, and counts as right."""
+class BatchCounts:
+    """The counts of a scored batch. Waived rows count as right."""
 
     examples: int
     scored: int
@@ -42,15 +42,15 @@ class Batch:
     classes: dict[str, tuple[int, int]]  # label → suspects, of
 
 
-def measure(report: Report) -> Batch:
-    """Count a report."""
+def count_batch(report: Report) -> BatchCounts:
+    """Count the rows of a report."""
     table, verdicts = report.table, report.verdicts
     labels = np.array(table["label"].to_pylist(), dtype=object)
     waived = table["waived"].to_numpy(zero_copy_only=False)
     scored = (verdicts == "clean") | (verdicts == "corrupted")
     suspect = (verdicts == "corrupted") & ~waived
     totals, hits = Counter(labels[scored].tolist()), Counter(labels[suspect].tolist())
-    return Batch(
+    return BatchCounts(
         examples=len(table),
         scored=int(scored.sum()),
         corrupted=int(suspect.sum()),
@@ -64,12 +64,12 @@ def measure(report: Report) -> Batch:
     )
 
 
-def judge_batch(batch: Batch, policy: Policy) -> list[Rule]:
-    """Every rule that the policy sets, in a fixed order."""
+def apply_policy(batch: BatchCounts, policy: Policy) -> list[RuleResult]:
+    """Return the result of every rule of the policy, in a fixed order."""
     rules = []
     if policy.min_examples is not None:
         enough = batch.scored >= policy.min_examples
-        rules.append(Rule("min-examples", f"{policy.min_examples:,}", f"{batch.scored:,} scored", enough))
+        rules.append(RuleResult("min-examples", f"{policy.min_examples:,}", f"{batch.scored:,} scored", enough))
     if policy.max_corrupted is not None:
         rules.append(
             _share_rule("max-corrupted", policy.max_corrupted, batch.corrupted, batch.scored, policy.confidence)
@@ -82,41 +82,41 @@ def judge_batch(batch: Batch, policy: Policy) -> list[Rule]:
         names = ", ".join(f"{label} ({rows})" for label, rows in list(batch.unknown.items())[:5])
         measured = f"{len(batch.unknown):,}" + (f": {names}" if names else "")
         allowed = len(batch.unknown) <= policy.max_unknown_classes
-        rules.append(Rule("max-unknown-classes", f"{policy.max_unknown_classes:,}", measured, allowed))
+        rules.append(RuleResult("max-unknown-classes", f"{policy.max_unknown_classes:,}", measured, allowed))
     return rules
 
 
-def _share_rule(name: str, limit: Limit, hits: int, total: int, confidence: float | None) -> Rule:
+def _share_rule(name: str, limit: Limit, hits: int, total: int, confidence: float | None) -> RuleResult:
     share = shown_share(hits, total, limit)
     if confidence is None or not limit.is_share or total == 0:
-        return Rule(name, limit.text, f"{hits:,} of {total:,} ({share})", _within(limit, hits, total))
-    sure = f"at least {lower_bound(hits, total, confidence):.1%} with {confidence:.0%} confidence"
-    passed = not _surely_above(limit, hits, total, confidence)
-    return Rule(name, limit.text, f"{hits:,} of {total:,} ({share}; {sure})", passed)
+        return RuleResult(name, limit.text, f"{hits:,} of {total:,} ({share})", _within(limit, hits, total))
+    bound = f"at least {lower_bound(hits, total, confidence):.1%} with {confidence:.0%} confidence"
+    passed = not _significantly_above(limit, hits, total, confidence)
+    return RuleResult(name, limit.text, f"{hits:,} of {total:,} ({share}; {bound})", passed)
 
 
-def _class_rule(batch: Batch, limit: Limit, confidence: float | None) -> Rule:
-    """The worst class decides. With a confidence, the chance of a false alarm is shared among all of them."""
+def _class_rule(batch: BatchCounts, limit: Limit, confidence: float | None) -> RuleResult:
+    """The worst class decides. With a confidence, the allowed error is divided by the number of classes."""
     each = None if confidence is None else 1 - (1 - confidence) / max(1, len(batch.classes))
 
     def fails(hits: int, total: int) -> bool:
         if each is None or not limit.is_share:
             return not _within(limit, hits, total)
-        return _surely_above(limit, hits, total, each)
+        return _significantly_above(limit, hits, total, each)
 
     ranked = sorted(batch.classes.items(), key=lambda item: -item[1][0] / max(1, item[1][1]))
     failing = [(label, counts) for label, counts in ranked if fails(*counts)]
     if not ranked:
-        return Rule("max-class-corrupted", limit.text, "no class", True)
+        return RuleResult("max-class-corrupted", limit.text, "no class", True)
     label, (hits, total) = (failing or ranked)[0]
     more = f", and {len(failing) - 1} more" if len(failing) > 1 else ""
     few = "; too few to be sure" if not failing and not _within(limit, hits, total) else ""
     measured = f"{label}: {hits:,} of {total:,} ({shown_share(hits, total, limit)}{few}){more}"
-    return Rule("max-class-corrupted", limit.text, measured, not failing)
+    return RuleResult("max-class-corrupted", limit.text, measured, not failing)
 
 
 def shown_share(hits: int, total: int, limit: Limit) -> str:
-    """A share in percent, with more digits where it lies near the limit."""
+    """Return a share in percent, with more digits if it is close to the limit."""
     if not total:
         return "none"
     near = limit.is_share and abs(hits / total - float(limit.value)) < 0.001
@@ -127,13 +127,13 @@ def _within(limit: Limit, hits: int, total: int) -> bool:
     return hits <= (limit.value * total if limit.is_share else limit.value)
 
 
-def _surely_above(limit: Limit, hits: int, total: int, confidence: float) -> bool:
-    """Would so many suspects be that unlikely if the share were just at the limit? Exact, for small batches too."""
+def _significantly_above(limit: Limit, hits: int, total: int, confidence: float) -> bool:
+    """Return True if the share is above the limit by an exact one-sided binomial test."""
     return total > 0 and binomial_tail(hits, total, float(limit.value)) < (1 - confidence) * (1 - 1e-9)
 
 
 def binomial_tail(hits: int, total: int, share: float) -> float:
-    """P(X >= hits) of a binomial distribution."""
+    """Return P(X >= hits) of a binomial distribution."""
     if hits <= 0 or share >= 1:
         return 1.0
     if share <= 0 or hits > total:
@@ -151,7 +151,7 @@ def binomial_tail(hits: int, total: int, share: float) -> float:
 
 
 def lower_bound(hits: int, total: int, confidence: float) -> float:
-    """The smallest share that so many hits are still compatible with: Clopper and Pearson's, one-sided."""
+    """Return the one-sided lower bound of Clopper and Pearson for a share."""
     low, high = 0.0, hits / total
     for _ in range(40):
         middle = (low + high) / 2
@@ -159,8 +159,8 @@ def lower_bound(hits: int, total: int, confidence: float) -> float:
     return low
 
 
-def groups(report: Report, column: str) -> list[dict[str, Any]]:
-    """Shares by the values of a column, the worst lower bound first: who or what is behind the errors?"""
+def rates_by_group(report: Report, column: str) -> list[dict[str, Any]]:
+    """Return the rate of suspects by value of a column, such as annotator; the highest lower bound first."""
     table, verdicts = report.table, report.verdicts
     names, codes = _coded(table[column])
     waived = table["waived"].to_numpy(zero_copy_only=False)
@@ -178,7 +178,7 @@ def groups(report: Report, column: str) -> list[dict[str, Any]]:
 
 
 def _coded(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
-    """The values of a column as text, and every row's number among them; a missing value is a value."""
+    """Return the distinct values of a column as text, and the number of each row's value. Null is a value too."""
     flat = column.combine_chunks()
     coded = flat if pa.types.is_dictionary(flat.type) else flat.dictionary_encode(null_encoding="encode")
     names = ["(none)" if value is None else str(value) for value in coded.dictionary.to_pylist()]
@@ -186,8 +186,8 @@ def _coded(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
     return ([*names, "(none)"] if coded.indices.null_count else names), codes
 
 
-def worst(report: Report, most: int) -> Sequence[dict[str, Any]]:
-    """The most suspicious rows, for those who list them."""
+def worst_suspects(report: Report, most: int) -> Sequence[dict[str, Any]]:
+    """Return the most suspicious rows."""
     columns = ["id", "path", "label", "suggested_label", "corruption_probability", "margin", "source_line", "sha256"]
     found: list[dict[str, Any]] = report.corrupted.select(columns).slice(0, most).to_pylist()
     return found

@@ -1,1 +1,4 @@
-"""Room 3, TRAIN: Pixels → Scores. Losses, schedules and augmentation are pure; the loop puts them together."""
+"""Room 3, TRAIN: Pixels → Scores.
+
+`loop` trains a network with the sieve, `frozen` trains heads on frozen features; `plan` chooses between them.
+"""

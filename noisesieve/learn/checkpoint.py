@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors with their own SHA-256 behind them, the previous one kept, nothing unpickled."""
+"""Checkpoints: safetensors files with a SHA-256 at their end. The previous one is kept; nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from noisesieve.errors import StateError
-from noisesieve.files import replacing
+from noisesieve.core.errors import StateError
+from noisesieve.core.files import replacing
 
 DIGEST = 32  # bytes of SHA-256 at the end of the file
 KEPT = 2
 
 
-class Keeper(Protocol):
-    """Whoever keeps the state of a run, and hands it back."""
+class CheckpointStore(Protocol):
+    """Stores the state of a training and returns it."""
 
     def save(self, number: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None: ...
     def latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None: ...
 
 
 class Checkpoints:
-    """The checkpoints of one run folder, newest last."""
+    """The checkpoints of one run folder."""
 
     def __init__(self, folder: Path, *, identity: str, warn: Callable[[str], None]) -> None:
         self._folder = folder
-        self._identity = identity  # of settings and data: another run's checkpoint is not ours
+        self._identity = identity  # hash of settings and data; a checkpoint of another run is refused
         self._warn = warn
 
     def save(self, number: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Write checkpoint `number`, whole or not at all, then forget all but the last two."""
+        """Write checkpoint `number` atomically, then delete all but the last two."""
         metadata = {"identity": self._identity, "facts": json.dumps(facts)}
         blob = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, metadata)
         with replacing(self._folder / f"{number:08}.ckpt") as file:
@@ -45,7 +45,7 @@ class Checkpoints:
             old.unlink(missing_ok=True)
 
     def latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """The newest sound checkpoint, or None where there is none yet. A damaged one is named."""
+        """Return the newest undamaged checkpoint, or None if there is none yet. Warns of a damaged one."""
         files = self._files()
         for file in reversed(files):
             found = self._read(file)
@@ -66,7 +66,7 @@ class Checkpoints:
         return sorted(self._folder.glob("*.ckpt"))
 
     def _read(self, file: Path) -> tuple[dict[str, str], dict[str, Tensor]] | None:
-        """Metadata and tensors, or None where the file is not what was written."""
+        """Return metadata and tensors, or None if the file is damaged."""
         content = file.read_bytes()
         blob, mark = content[:-DIGEST], content[-DIGEST:]
         if hashlib.sha256(blob).digest() != mark:

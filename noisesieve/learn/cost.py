@@ -1,4 +1,4 @@
-"""What a run would cost here, before it is begun."""
+"""Estimate the cost of a run before it starts."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import torch
 
-from noisesieve.learn.backbones import Network, build
-from noisesieve.learn.heads import FEATURE_BYTES
+from noisesieve.core.settings import Recipe
+from noisesieve.learn.frozen.heads import FEATURE_BYTES
 from noisesieve.learn.losses import training_loss
-from noisesieve.learn.opinion import EPOCHS as OPINION_EPOCHS
-from noisesieve.settings import Recipe
+from noisesieve.learn.networks.backbones import Network, build
+from noisesieve.learn.second_opinion import SNAPSHOT_EPOCHS
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run would cost here, at most."""
+    """Upper bounds of the cost of a run on this machine."""
 
     seconds: float
     memory_bytes: int
@@ -26,7 +26,7 @@ class Estimate:
 
 
 def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -> Estimate:
-    """Time a few real steps on blank pictures and multiply."""
+    """Time a few training steps on blank images and multiply by the number of steps."""
     batch = min(recipe.batch_size, 64 if recipe.backbone in ("resnet8", "resnet20") else 8)
     model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=0)
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -34,13 +34,13 @@ def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -
     images = images.contiguous(memory_format=torch.channels_last)
     views = 2 if recipe.flip is not False else 1
     weights = sum(p.numel() for p in model.parameters()) * 4
-    if recipe.frozen:  # a forward pass a view; the heads take seconds
-        rate = batch / _fastest(lambda: _see(model, images))
+    if recipe.frozen:  # one forward pass per view; the heads take seconds
+        rate = batch / _fastest(lambda: _forward(model, images))
         passes, memory = float(views), weights + rows * (classes * 32 + FEATURE_BYTES) + 900 * 2**20
     else:
         labels = torch.zeros(batch, dtype=torch.int64, device=device)
         rate = batch / _fastest(lambda: _step(model, images, labels))
-        scored = recipe.epochs - recipe.sieve_start + 2 + min(OPINION_EPOCHS, recipe.settle_epochs)
+        scored = recipe.epochs - recipe.sieve_start + 2 + min(SNAPSHOT_EPOCHS, recipe.settle_epochs)
         passes = recipe.epochs + scored * views / 3  # a forward pass costs about a third of a step
         memory = 7 * weights + rows * classes * 32 + 600 * 2**20
     return Estimate(
@@ -51,7 +51,7 @@ def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -
     )
 
 
-def _see(model: Network, images: torch.Tensor) -> None:
+def _forward(model: Network, images: torch.Tensor) -> None:
     with torch.inference_mode():
         float(model.eval()(images).sum())
 
@@ -65,10 +65,17 @@ def _step(model: Network, images: torch.Tensor, labels: torch.Tensor) -> None:
 
 
 def _fastest(work: Callable[[], None]) -> float:
-    """Seconds of the fastest of three tries; the first one warms up."""
+    """Return the seconds of the fastest of three runs, after one run to warm up."""
     seconds = []
     for _ in range(4):
         start = time.monotonic()
         work()
         seconds.append(time.monotonic() - start)
     return min(seconds[1:])
+
+
+def weight_bytes(recipe: Recipe, classes: int) -> int:
+    """Return the size of the network's weights, without allocating them."""
+    with torch.device("meta"):
+        model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=0)
+    return sum(value.numel() * value.element_size() for value in model.state_dict().values())

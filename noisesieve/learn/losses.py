@@ -1,4 +1,4 @@
-"""The confidence-regularized training loss, one value a row."""
+"""The confidence-regularized training loss, one value per row."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from noisesieve.sieve.formulas import PAPER_EPS, floored_log_loss, regularizer
 
 
 def mixed_loss(logits: Tensor, labels: Tensor, partners: Tensor, share: float, prior: Tensor, beta: float) -> Tensor:
-    """The loss of mixed pictures, (B,): each label's by its share, so that CR, which asks no label, counts once."""
+    """Return the loss of mixed images, (B,): the two labels' losses, weighted. CR does not depend on the label."""
     own = training_loss(logits, labels, prior, beta)
     return own if share == 1 else share * own + (1 - share) * training_loss(logits, partners, prior, beta)
 
 
 def training_loss(logits: Tensor, labels: Tensor, prior: Tensor, beta: float, *, classes_first: bool = False) -> Tensor:
-    """-ln f[y] + CR, (B,), from logits (B, K), or (K, B): many times faster where B is large and K small.
+    """Return -ln f[y] + CR, (B,), from logits (B, K), or (K, B) with `classes_first`.
 
-    In float32 or wider, whatever autocast made of the logits.
+    Computed in float32 or wider, also under autocast. (K, B) is many times faster for large B and small K.
 
-    The label term is exact and only CR has the floor: floored too, a label with f[y] far below eps would
-    get no gradient; unfloored, CR would be unbounded below.
+    The label term is exact; only CR has the floor. With a floor there too, a label with f[y] far below eps would get
+    no gradient; without a floor CR would be unbounded below.
     """
     exact = logits.float() if logits.dtype != torch.float64 else logits
     log_probs = exact.log_softmax(dim=0).T if classes_first else exact.log_softmax(dim=1)  # (B, K)

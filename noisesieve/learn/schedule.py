@@ -1,19 +1,19 @@
-"""When what happens: warm-up, settle, ramp, sieve. Pure functions of the epoch, which counts from 1."""
+"""The schedule of a training: phases, beta and learning rate as functions of the epoch, which counts from 1."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from noisesieve.settings import Recipe
+from noisesieve.core.settings import Recipe
 
-LR_RISE = 2.0  # epochs over which "hold" brings the rate up
-LR_END = 0.01  # share of the rate that the cosine ends with
+LR_RISE = 2.0  # epochs of linear warm-up of the learning rate, for "hold"
+LR_END = 0.01  # final learning rate of the cosine, as a share of the initial one
 
 
 @dataclass(frozen=True)
-class Timeline:
-    """A recipe with the length that its warm-up really had; what comes after moves with it."""
+class Schedule:
+    """A recipe with the actual length of its warm-up. If that is shorter, all later phases start earlier."""
 
     recipe: Recipe
     warmup: int
@@ -33,18 +33,18 @@ class Timeline:
 
     @property
     def settled(self) -> int:
-        """The last epoch of plain cross-entropy."""
+        """The last epoch of plain cross-entropy: warm-up plus settle epochs."""
         return self.warmup + self.recipe.settle_epochs
 
     def beta(self, epoch: int) -> float:
-        """0 in the warm-up and while settling, then linear, then constant."""
+        """Return 0 up to `settled`, then a linear ramp, then a constant."""
         if epoch <= self.settled:
             return 0.0
         ramp = self.recipe.ramp_epochs
         return self.recipe.beta * (min(1.0, (epoch - self.settled) / ramp) if ramp else 1.0)
 
     def phase(self, epoch: int) -> str:
-        """warm-up, settle, ramp or sieve: what the epoch is there for."""
+        """Return the phase of an epoch: warm-up, settle, ramp or sieve."""
         if epoch <= self.warmup:
             return "warm-up"
         if epoch <= self.settled:
@@ -52,15 +52,15 @@ class Timeline:
         return "sieve" if epoch >= self.sieve_start else "ramp"
 
     def scores_after(self, epoch: int) -> bool:
-        """True where the scoring pass after this epoch decides the next one, or the verdict."""
+        """Return True if the scoring pass after this epoch sets v for the next one, or the verdict."""
         return epoch >= self.sieve_start - 1 or epoch == self.epochs
 
     def learning_rate(self, epoch: int, part: float) -> float:
-        """The rate when `part` (0 to 1) of the epoch is done."""
+        """Return the learning rate when `part` (0 to 1) of the epoch is done."""
         lr, now = self.recipe.lr, epoch - 1 + part
         if self.recipe.lr_schedule == "steps":
             return lr * 0.1 ** sum(epoch > step for step in self.recipe.lr_steps)
-        if self.recipe.lr_schedule == "cosine":  # over the whole run, smaller as beta pulls harder
+        if self.recipe.lr_schedule == "cosine":  # over the whole run; lower for larger beta
             return lr / (1 + self.beta(epoch)) * (1 + math.cos(math.pi * now / self.epochs)) / 2
         if now < self.warmup:
             return lr * min(1.0, (now + 0.01) / LR_RISE)

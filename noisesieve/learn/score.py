@@ -1,4 +1,4 @@
-"""Scoring: every row, in eval mode, un-augmented, by the averaged weights; the ranks share the work."""
+"""Scoring: class probabilities in eval mode, without augmentation, in float64."""
 
 from __future__ import annotations
 
@@ -7,65 +7,92 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from noisesieve.errors import TrainingError
-from noisesieve.learn.feed import Feed, Precision
-from noisesieve.learn.state import State
-from noisesieve.learn.world import World
+from noisesieve.core.errors import TrainingError
+from noisesieve.learn.batch_loader import BatchLoader
+from noisesieve.learn.device import Precision
+from noisesieve.learn.distributed import Processes
+from noisesieve.learn.networks.backbones import Network
+from noisesieve.learn.state import TrainingState
 
 SCORE_BATCH = 512
-SCORE_SIDE = 64  # pixels, up to which so many fit
+SCORE_SIDE = 64  # side in pixels up to which SCORE_BATCH images fit; larger images get smaller batches
 
 
-def score_batch(image_size: int) -> int:
-    """Pictures that are scored at a time: fewer where they are large."""
+def scoring_batch_size(image_size: int) -> int:
+    """Return how many images of this size are scored at a time."""
     return max(1, min(SCORE_BATCH, SCORE_BATCH * SCORE_SIDE**2 // image_size**2))
 
 
 class Scorer:
-    """Class probabilities of rows, in float64."""
+    """Scores rows with the averaged weights of a training. Under torchrun the ranks share the work."""
 
-    def __init__(self, feed: Feed, world: World, classes: int, pause: Callable[[], None]) -> None:
-        self._feed, self._world, self._classes, self._pause = feed, world, classes, pause
+    def __init__(self, loader: BatchLoader, processes: Processes, classes: int, pause: Callable[[], None]) -> None:
+        self._loader, self._processes, self._classes, self._pause = loader, processes, classes, pause
 
     def score(
         self,
-        state: State,
+        state: TrainingState,
         rows: Tensor,
         *,
         mirrored: bool | None = None,
-        keep: Callable[[Tensor, Tensor], Tensor] = lambda probs, rows: probs,
+        reduce: Callable[[Tensor, Tensor], Tensor] = lambda probs, rows: probs,
     ) -> Tensor:
-        """What `keep` makes of the probabilities (B, K) of a batch of rows, for all rows, on every rank.
+        """Return `reduce(probabilities (B, K), rows (B,))` of every batch, concatenated over all rows, on every rank.
 
-        Without `mirrored`, both views count where flips are allowed, else the plain one alone.
+        `mirrored` None: the mean over the plain and the mirrored view if flips are allowed, else the plain view;
+        False: the plain view; True: the mirrored view.
         """
-        mine = self._world.part(rows)
-        batches = list(mine.split(score_batch(self._feed.size))) if len(mine) else []
-        found = []
+        mine = self._processes.part(rows)
+        batches = list(mine.split(scoring_batch_size(self._loader.size))) if len(mine) else []
+        parts = []
         state.average.eval()
         with torch.inference_mode():
-            for batch, images in zip(batches, self._feed.batches(batches), strict=True):
-                probs = self._probabilities(state, self._feed.normalize(images), mirrored)
+            for batch, images in zip(batches, self._loader.batches(batches), strict=True):
+                probs = self._probabilities(state, self._loader.normalize(images), mirrored)
                 if not torch.isfinite(probs).all():
                     raise TrainingError(
                         f"The scores are not finite after epoch {state.epoch}.",
                         "Lower --lr or --beta, or lengthen --warmup-epochs.",
                     )
-                found.append(keep(probs, batch))
+                parts.append(reduce(probs, batch))
                 self._pause()
-        if not found:
-            found = [keep(torch.zeros((0, self._classes), dtype=torch.float64), rows[:0])]
-        return self._world.gather(torch.cat(found), len(rows)).clone()  # no inference tensor leaves this room
+        if not parts:
+            parts = [reduce(torch.zeros((0, self._classes), dtype=torch.float64), rows[:0])]
+        return self._processes.gather(torch.cat(parts), len(rows)).clone()  # clone: a normal, not an inference tensor
 
-    def _probabilities(self, state: State, images: Tensor, mirrored: bool | None) -> Tensor:
+    def _probabilities(self, state: TrainingState, images: Tensor, mirrored: bool | None) -> Tensor:
         views = [images.flip(3)] if mirrored else [images]
         if mirrored is None and state.flip:
             views.append(images.flip(3))
         return mean_probabilities(state.average, views, state.precision)
 
 
+def predict(
+    network: Network,
+    loader: BatchLoader,
+    rows: Tensor | None = None,
+    *,
+    flip: bool,
+    done: Callable[[int], None] = lambda count: None,
+) -> Tensor:
+    """Return the class probabilities (N, K) of some rows, or of all; `flip`: averaged over both views.
+
+    `done` is called with the size of each finished batch.
+    """
+    network.eval()
+    rows = torch.arange(len(loader)) if rows is None else rows
+    precision, parts = Precision(loader.mean.device), []
+    batches = list(rows.split(scoring_batch_size(loader.size))) if len(rows) else []
+    with torch.inference_mode():
+        for images in loader.batches(batches):
+            plain = loader.normalize(images)
+            parts.append(mean_probabilities(network, [plain, plain.flip(3)] if flip else [plain], precision))
+            done(len(images))
+    return torch.cat(parts).clone() if parts else torch.zeros((0, network.fc.out_features), dtype=torch.float64)
+
+
 def mean_probabilities(network: nn.Module, views: list[Tensor], precision: Precision) -> Tensor:
-    """Class probabilities (B, K) in float64, averaged over the views of a batch."""
+    """Return the class probabilities (B, K) in float64, averaged over the views of a batch."""
     total: Tensor | None = None
     for view in views:
         with precision.autocast():

@@ -1,4 +1,4 @@
-"""All that training changes, and its way into a checkpoint and back. A resumed run continues bit for bit."""
+"""The state of a training, and its conversion to and from a checkpoint. A resumed run gives the same bits."""
 
 from __future__ import annotations
 
@@ -10,48 +10,48 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisesieve.learn.backbones import Network, build
-from noisesieve.learn.feed import Precision
-from noisesieve.learn.pretrained import adopt
-from noisesieve.learn.world import World
-from noisesieve.settings import Recipe
+from noisesieve.core.settings import Recipe
+from noisesieve.learn.device import Precision
+from noisesieve.learn.distributed import Processes
+from noisesieve.learn.networks.backbones import Network, build
+from noisesieve.learn.networks.pretrained import load_backbone
 
 
 @dataclass
-class State:
-    """Where training stands. Epoch and step are the next to do."""
+class TrainingState:
+    """Everything that training changes. `epoch` and `step` are the next to run."""
 
     model: Network
-    average: Network  # the weights that score: an exponential mean of the model's
+    average: Network  # exponential moving average of the model's weights, used for scoring
     optimizer: torch.optim.SGD
     precision: Precision
     keep: Tensor  # (N,) bool: v of this epoch
-    dropped: Tensor  # (N,) int64: sieve epochs without this row
-    mean: list[float] = field(default_factory=list)  # of the pixels, a channel
+    dropped: Tensor  # (N,) int64: number of sieve epochs in which the row was dropped
+    mean: list[float] = field(default_factory=list)  # of the pixels, per channel
     std: list[float] = field(default_factory=list)
     pending: Tensor | None = None  # (N,) bool: v of the next epoch, as far as it is known
     prob_sum: Tensor | None = None  # (N, K) float64
     prob_count: int = 0
-    opinion: Tensor | None = None  # (N, K) float64: sum of what plain cross-entropy said
-    opinion_count: int = 0
-    alone: Tensor | None = None  # (N, 2) float64: what the last weights say of each given label, for the model's card
-    division: Tensor | None = None  # (N,) bool: v after the epoch that consistency training starts from
-    course: Tensor | None = None  # (E, N) float32: every row's margin at each scoring
-    parked: dict[str, Tensor] = field(default_factory=dict)  # where the ramp begins, while plain CE settles
+    ce_snapshot: Tensor | None = None  # (N, K) float64: sum of the probabilities under plain cross-entropy
+    ce_snapshot_count: int = 0
+    saved_model_scores: Tensor | None = None  # (N, 2) float64: `label_scores` of the last epoch, for the model card
+    division: Tensor | None = None  # (N,) bool: v after the epoch `divide_at`
+    margin_history: Tensor | None = None  # (E, N) float32: the margin of every row at each scoring pass
+    stashed: dict[str, Tensor] = field(default_factory=dict)  # weights to return to after the CE snapshot
     epoch: int = 1
     step: int = 0
     updates: int = 0
-    warmup: int | None = None  # its real length, once known
-    flip: bool | None = None  # None: not tried yet
-    loop_eps: float | None = None  # of the sieve in the loop; None: not chosen yet
+    warmup: int | None = None  # length of the warm-up; None: not known yet
+    flip: bool | None = None  # None: not tested yet
+    loop_eps: float | None = None  # floor of the sieve in the loop; None: not chosen yet
     agreement: list[float] = field(default_factory=list)
     epoch_facts: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
-    _OPTIONAL = ("pending", "prob_sum", "opinion", "alone", "division", "course")
+    _OPTIONAL = ("pending", "prob_sum", "ce_snapshot", "saved_model_scores", "division", "margin_history")
     _FACTS = (
         "prob_count",
-        "opinion_count",
+        "ce_snapshot_count",
         "epoch",
         "step",
         "updates",
@@ -64,30 +64,30 @@ class State:
     )
 
     def to_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors and plain facts."""
-        tensors = self._weights() | {f"parked.{name}": value for name, value in self.parked.items()}
+        """Return the state as tensors and JSON facts."""
+        tensors = self._weights() | {f"stashed.{name}": value for name, value in self.stashed.items()}
         tensors |= {"keep": self.keep, "dropped": self.dropped}
         tensors |= {name: value for name in self._OPTIONAL if (value := getattr(self, name)) is not None}
         facts: dict[str, Any] = {name: copy.copy(getattr(self, name)) for name in self._FACTS}
         facts["scaler"] = self.precision.scaler.state_dict()
         return tensors, facts
 
-    def note_margins(self, margins: Tensor) -> None:
-        """Add a scoring to the course of every row's margin."""
+    def add_margins(self, margins: Tensor) -> None:
+        """Add the margins of one scoring pass to the margin history."""
         row = margins.float()[None]
-        self.course = row if self.course is None else torch.cat((self.course, row))
+        self.margin_history = row if self.margin_history is None else torch.cat((self.margin_history, row))
 
-    def park(self) -> None:
-        """Remember the weights as they are: training leaves them for a while."""
-        self.parked = {name: value.detach().clone() for name, value in self._weights().items()}
+    def stash_weights(self) -> None:
+        """Copy the current weights, to return to them later."""
+        self.stashed = {name: value.detach().clone() for name, value in self._weights().items()}
 
-    def unpark(self) -> None:
-        """Go back to the remembered weights."""
-        self._set_weights(self.parked)
-        self.parked = {}
+    def restore_stash(self) -> None:
+        """Return to the stashed weights."""
+        self._set_weights(self.stashed)
+        self.stashed = {}
 
     def _weights(self) -> dict[str, Tensor]:
-        """Model, average and momentum."""
+        """Return the tensors of model, average and momentum."""
         tensors = {f"model.{name}": value for name, value in self.model.state_dict().items()}
         tensors |= {f"average.{name}": value for name, value in self.average.state_dict().items()}
         for i, parameter in enumerate(self.model.parameters()):
@@ -107,9 +107,9 @@ class State:
                 self.optimizer.state[parameter]["momentum_buffer"] = buffer
 
     def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
-        """Take everything over from a checkpoint."""
+        """Set everything from a checkpoint."""
         self._set_weights(tensors)
-        self.parked = _part(tensors, "parked.")
+        self.stashed = _part(tensors, "stashed.")
         self.keep, self.dropped = tensors["keep"], tensors["dropped"]
         for name in self._OPTIONAL:
             setattr(self, name, tensors.get(name))
@@ -119,13 +119,13 @@ class State:
             self.precision.scaler.load_state_dict(facts["scaler"])
 
     def norm_buffers(self) -> list[Tensor]:
-        """BatchNorm's running statistics, which the ranks of a CPU run gather apart from each other."""
+        """Return BatchNorm's running statistics, which differ between the ranks of a CPU run."""
         buffers = (*self.model.buffers(), *self.average.buffers())
         return [buffer for buffer in buffers if buffer.is_floating_point()]
 
-    def update_average(self, steps_an_epoch: int, ema_epochs: float) -> None:
-        """Move the scoring weights towards the model's; they follow closely in the first steps."""
-        horizon = ema_epochs * steps_an_epoch
+    def update_average(self, epoch_steps: int, ema_epochs: float) -> None:
+        """Move the averaged weights towards the model's; faster in the first steps."""
+        horizon = ema_epochs * epoch_steps
         weight = 1.0 if horizon < 1 else max(1 / horizon, 9 / (self.updates + 10))
         ours = [v for v in self.average.state_dict().values() if v.is_floating_point()]
         theirs = [v for v in self.model.state_dict().values() if v.is_floating_point()]
@@ -136,13 +136,15 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def fresh(recipe: Recipe, *, rows: int, classes: int, world: World, weights: Path | None = None) -> State:
-    """The state before the first step; `weights` is the file that everything but the head starts from."""
-    device, precision = world.device, Precision(world.device)
+def initial_state(
+    recipe: Recipe, *, rows: int, classes: int, processes: Processes, weights: Path | None = None
+) -> TrainingState:
+    """Return the state before the first step. `weights`: file of the initial weights of all layers but the last."""
+    device, precision = processes.device, Precision(processes.device)
     model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=recipe.seed)
     if weights is not None:
-        adopt(model, weights)
-    if world.size > 1 and device.type == "cuda":
+        load_backbone(model, weights)
+    if processes.size > 1 and device.type == "cuda":
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     average = copy.deepcopy(model).requires_grad_(False)
@@ -154,10 +156,10 @@ def fresh(recipe: Recipe, *, rows: int, classes: int, world: World, weights: Pat
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,
         nesterov=recipe.nesterov,
-        # With a gradient scaler the fused kernel may skip the step that should create the momentum.
+        # With a gradient scaler the fused kernel may skip the first step, which creates the momentum.
         fused=(device.type == "cuda" and not precision.scaler.is_enabled()) or None,
     )
-    return State(
+    return TrainingState(
         model=model,
         average=average,
         optimizer=optimizer,

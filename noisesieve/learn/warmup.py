@@ -1,4 +1,4 @@
-"""The warm-up asks a small held-out part: has plain CE learnt what it will learn, and may pictures be mirrored?"""
+"""The end of the warm-up and the use of mirrored images, both chosen from a small held-out part of the rows."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import math
 import torch
 from torch import Tensor
 
+from noisesieve.core.settings import Recipe
 from noisesieve.learn.score import Scorer
-from noisesieve.learn.state import State
-from noisesieve.settings import Recipe
+from noisesieve.learn.state import TrainingState
 
 HELD_OUT_SHARE = 0.1
 HELD_OUT_MOST = 1000
-HELD_OUT_LEAST = 50  # fewer cannot tell anything: the warm-up then takes its full length
-RARE = 10  # classes of fewer examples give none away
-SHORTEST = 6  # looks
-PATIENCE = 4  # looks without a gain
+HELD_OUT_LEAST = 50  # with fewer rows none are held out, and the warm-up has its full length
+RARE = 10  # no row is held out from classes of fewer examples
+SHORTEST = 6  # evaluations before the warm-up may end
+PATIENCE = 4  # evaluations without a gain after which it ends
 GAIN = 0.005
-FLIP_TRIAL = 4  # the look at which mirrored pictures are tried
+FLIP_TRIAL = 4  # number of the evaluation at which mirrored images are tested
 
 
 def held_out_rows(labels: Tensor, *, seed: int) -> Tensor:
-    """Rows (sorted) that the warm-up does not train on, by class share; empty where too few could be spared."""
+    """Return the rows (sorted) that the warm-up does not train on, stratified by class; empty if there are too few."""
     generator = torch.Generator().manual_seed(seed)
     counts = torch.bincount(labels)
     share = min(HELD_OUT_SHARE, HELD_OUT_MOST / len(labels))
     shuffled = torch.randperm(len(labels), generator=generator)
     by_class = shuffled[labels[shuffled].argsort(stable=True)]
     starts = counts.cumsum(0) - counts
-    place = torch.arange(len(labels)) - starts.repeat_interleave(counts)
+    position = torch.arange(len(labels)) - starts.repeat_interleave(counts)
     quota = torch.where(counts >= RARE, (counts * share).round().long(), torch.zeros_like(counts))
-    rows = by_class[place < quota.repeat_interleave(counts)].sort().values
+    rows = by_class[position < quota.repeat_interleave(counts)].sort().values
     return rows if len(rows) >= HELD_OUT_LEAST else rows[:0]
 
 
 def has_levelled_off(agreement: list[float]) -> bool:
-    """True when the held-out agreement, smoothed over three looks, has not gained for `PATIENCE` looks."""
+    """Return True if the held-out agreement, smoothed over three values, has not risen for `PATIENCE` values."""
     if len(agreement) < SHORTEST:
         return False
     smooth = [
@@ -49,17 +49,17 @@ def has_levelled_off(agreement: list[float]) -> bool:
 
 
 def beats_chance(probs: Tensor, labels: Tensor) -> bool:
-    """True once the model agrees with clearly more labels than a guess would: before, it can answer nothing."""
+    """Return True if the model agrees with significantly more labels than random guesses would."""
     chance, rows = 1 / probs.shape[1], len(labels)
     agreed = float((probs.argmax(1) == labels).double().mean())
     return agreed > chance + 3 * math.sqrt(chance * (1 - chance) / rows)
 
 
 def flipping_is_harmless(plain: Tensor, mirrored: Tensor, labels: Tensor) -> bool:
-    """False where a model that never saw a mirrored picture agrees with clearly fewer of them.
+    """Return False if a model trained without flips agrees with significantly fewer labels on mirrored images.
 
-    Mirrored photographs of things are photographs of things; mirrored letters, digits and road signs are not.
-    A one-sided sign test over the rows on which the two views differ.
+    Mirrored photos of objects are valid photos; mirrored letters, digits and road signs are not.
+    This is a one-sided sign test over the rows on which the two views differ.
     """
     right, right_mirrored = plain.argmax(1) == labels, mirrored.argmax(1) == labels
     lost = int((right & ~right_mirrored).sum())
@@ -67,8 +67,8 @@ def flipping_is_harmless(plain: Tensor, mirrored: Tensor, labels: Tensor) -> boo
     return lost - won <= 1.64 * math.sqrt(lost + won)
 
 
-def watch(state: State, recipe: Recipe, scorer: Scorer, held_out: Tensor, labels: Tensor) -> None:
-    """After an epoch of warm-up: may beta rise? May pictures be mirrored? Ask the held-out rows."""
+def update_warmup(state: TrainingState, recipe: Recipe, scorer: Scorer, held_out: Tensor, labels: Tensor) -> None:
+    """After an epoch of warm-up: decide from the held-out rows whether it ends, and whether to use flips."""
     last = state.epoch == recipe.warmup_epochs
     if state.warmup is not None and state.flip is not None:
         return
@@ -81,4 +81,4 @@ def watch(state: State, recipe: Recipe, scorer: Scorer, held_out: Tensor, labels
         state.flip = flipping_is_harmless(plain, mirrored, labels)
     if state.warmup is None and (last or has_levelled_off(state.agreement)):
         state.warmup = state.epoch
-        state.flip = bool(state.flip)  # never tried, never found harmless
+        state.flip = bool(state.flip)  # not tested: no flips

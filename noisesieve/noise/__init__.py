@@ -1,4 +1,4 @@
-"""Plant known flips, so that a verdict can be measured: symmetric, asymmetric, instance (the paper's Algorithm 1)."""
+"""Plant known label errors: symmetric, asymmetric, or instance-dependent noise (the paper's Algorithm 1)."""
 
 from __future__ import annotations
 

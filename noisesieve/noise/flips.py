@@ -1,4 +1,4 @@
-"""Three ways to corrupt labels. Each returns new labels (N,); row i stays row i."""
+"""Three kinds of label noise. Each function returns new labels (N,); row i stays row i."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ Labels = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 BLOCK = 4096  # rows
-RATE_SD = 0.1  # Algorithm 1: flip rates are normal around the rate, cut to [0, 1]
+RATE_SD = 0.1  # Algorithm 1: flip rates are normal around the rate, truncated to [0, 1]
 
 
 def symmetric(labels: Labels, classes: int, *, rate: float, rng: np.random.Generator) -> Labels:
-    """Flip with probability `rate`, to each other class alike."""
+    """Flip with probability `rate`, to any other class with the same probability."""
     flips = rng.random(len(labels)) < rate
     shift = rng.integers(1, classes, size=len(labels))
     return np.where(flips, (labels + shift) % classes, labels)
 
 
 def asymmetric(labels: Labels, classes: int, *, rate: float, rng: np.random.Generator) -> Labels:
-    """Flip class i to i + 1 (the last to the first) with probability `rate`: consistent second choices."""
+    """Flip class i to i + 1 (the last to the first) with probability `rate`."""
     flips = rng.random(len(labels)) < rate
     return np.where(flips, (labels + 1) % classes, labels)
 
 
 def truncated_rates(n: int, *, rate: float, rng: np.random.Generator) -> Floats:
-    """n flip rates from N(rate, 0.1²) cut to [0, 1]. Their mean is not `rate` near the ends."""
+    """Return n flip rates from N(rate, 0.1²), truncated to [0, 1]. Near the ends their mean is not `rate`."""
     rates = rng.normal(rate, RATE_SD, size=n)
     while (outside := (rates < 0) | (rates > 1)).any():
         rates[outside] = rng.normal(rate, RATE_SD, size=int(outside.sum()))
@@ -36,7 +36,7 @@ def truncated_rates(n: int, *, rate: float, rng: np.random.Generator) -> Floats:
 
 
 def truncated_mean(rate: float) -> float:
-    """The mean of N(rate, 0.1²) cut to [0, 1]: what the flips really average to."""
+    """Return the mean of N(rate, 0.1²) truncated to [0, 1]: the expected share of flips."""
     low, high = (0 - rate) / RATE_SD, (1 - rate) / RATE_SD
 
     def density(z: float) -> float:
@@ -51,14 +51,16 @@ def truncated_mean(rate: float) -> float:
 def instance(
     images: npt.NDArray[np.uint8], labels: Labels, classes: int, *, rate: float, rng: np.random.Generator
 ) -> Labels:
-    """The paper's Algorithm 1: where a row flips to depends on its pixels (N, H, W, C), through one random W.
+    """The paper's Algorithm 1: the new class of a row depends on its pixels (N, H, W, C), through a random matrix W.
 
-    Pixels are scaled over the dataset to zero mean and unit variance: on raw bytes the softmax saturates
-    and almost every flip goes to one class.
+    Pixels are scaled over the dataset to zero mean and unit variance: on raw bytes the softmax saturates and almost
+    every flip goes to one class.
     """
     rates = truncated_rates(len(labels), rate=rate, rng=rng)  # step 2
     pixels = images.reshape(len(images), -1)
-    blocks = [pixels[start : start + BLOCK] for start in range(0, len(pixels), BLOCK)]  # floats are 8 times the bytes
+    blocks = [
+        pixels[start : start + BLOCK] for start in range(0, len(pixels), BLOCK)
+    ]  # float64 takes 8 times the memory of bytes
     mean = sum(int(block.sum(dtype=np.int64)) for block in blocks) / pixels.size
     spread = math.sqrt(sum(float(np.square(block - mean).sum()) for block in blocks) / pixels.size) or 1.0
     weights = rng.standard_normal((pixels.shape[1], classes))  # step 3: one W of S x K

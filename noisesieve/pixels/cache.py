@@ -1,7 +1,4 @@
-"""What was made of pictures, on disk: memory maps keyed by content and maker, reused by later runs.
-
-Decoded pixels (uint8, at training size) and features (float16, of one backbone) are kept alike.
-"""
+"""The cache on disk: memory maps of decoded pixels (uint8) and of features (float16), keyed by image content."""
 
 from __future__ import annotations
 
@@ -19,20 +16,44 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
 
-from noisesieve.errors import OutputError
-from noisesieve.files import sync_file, sync_folder
-from noisesieve.pixels.decode import DECODER_VERSION
-from noisesieve.records import Bytes, Ints
+from noisesieve.core.errors import OutputError
+from noisesieve.core.files import sync_file, sync_folder
+from noisesieve.core.progress import Watcher
+from noisesieve.core.records import Bytes, Ints
+from noisesieve.core.settings import PixelSettings
+from noisesieve.pixels.image import DECODER_VERSION
 
-PENDING = ""  # the status of a slot that no worker has filled yet
+PENDING = ""  # the status of a slot that is not filled yet
 COPY_BLOCK = 4096
 FEATURES = "features.f16"
 
 
+def default_cache_dir() -> Path:
+    """Return the cache folder that is used without `--cache-dir`."""
+    return user_cache_path("noisesieve") / "pixels"
+
+
+def cache_folder(settings: PixelSettings, watcher: Watcher) -> Path | None:
+    """Return the cache folder; None if caching is off or the folder is not writable."""
+    if not settings.cache:
+        return None
+    folder = settings.cache_dir or default_cache_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if os.access(folder, os.W_OK):
+            return folder
+        reason = "not writable"
+    except OSError as error:
+        reason = str(error.strerror)
+    watcher.warn(f"{folder}: {reason}: this run is not cached (--cache-dir chooses another folder).")
+    return None
+
+
 @dataclass(frozen=True)
 class CachedPixels:
-    """Pictures in one memory map; `slots` says where each readable row's lie."""
+    """Images in one memory map; `slots` are the positions of the readable rows in it."""
 
     file: Path
     size: int
@@ -42,28 +63,28 @@ class CachedPixels:
         return len(self.slots)
 
     def batches(self, order: Sequence[Ints]) -> Iterator[Bytes]:
-        """For each array of rows its pictures (B, S, S, 3)."""
+        """Yield the images (B, S, S, 3) of each array of rows."""
         for rows in order:
             yield self._store[self.slots[rows]]
 
     @functools.cached_property
     def _store(self) -> Bytes:
-        """Opened once: who clears the cache meanwhile takes nothing from a scan that runs."""
+        """Opened once: a running scan keeps its map even if the cache is cleared meanwhile."""
         return open_store(self.file, pixel_bytes(1, self.size)).reshape(-1, self.size, self.size, 3)
 
 
 def pixel_bytes(count: int, size: int) -> int:
-    """How much a memory map of `count` pictures takes."""
+    """Return the size of a memory map of `count` images."""
     return count * size * size * 3
 
 
 def open_store(file: Path, item_bytes: int, *, write: bool = False) -> Bytes:
-    """The memory map (slots, item_bytes) of a store."""
+    """Open the memory map of a store, (slots, item_bytes)."""
     return np.memmap(file, dtype=np.uint8, mode="r+" if write else "r").reshape(-1, item_bytes)
 
 
 def make_store(file: Path, slots: int, item_bytes: int) -> None:
-    """An empty store, its disk space taken now: a disk that fills later would kill the workers one by one."""
+    """Create an empty store and allocate its disk space now: a full disk would later kill the workers."""
     length = max(1, slots) * item_bytes
     try:
         with file.open("wb") as blank:
@@ -72,14 +93,14 @@ def make_store(file: Path, slots: int, item_bytes: int) -> None:
                 os.posix_fallocate(blank.fileno(), 0, length)
     except OSError as error:
         raise OutputError(
-            f"{file.parent}: no room for {length / 2**20:.0f} MiB: {error.strerror}.",
+            f"{file.parent}: no space for {length / 2**20:.0f} MiB: {error.strerror}.",
             "Choose another --cache-dir, or lower --cache-budget to stream.",
         ) from error
 
 
 @dataclass(frozen=True)
-class Entry:
-    """Contents with a slot each. A slot is made, cannot be made (its status says why), or is pending."""
+class CacheEntry:
+    """Images by content hash, one slot each. The status of a slot is `ok`, the reason of a failure, or pending."""
 
     folder: Path
     sha256: list[str]
@@ -91,12 +112,12 @@ class Entry:
         return self.folder / self.store
 
     def known(self) -> dict[str, int]:
-        """The slot of every content that is not pending."""
+        """Return the slot of every content hash that is not pending."""
         return {sha: i for i, (sha, status) in enumerate(zip(self.sha256, self.status, strict=True)) if status}
 
 
 class Cache:
-    """Entries of one kind, from one maker. Folders appear whole: built beside, then renamed."""
+    """The entries of one kind: pixels of one size, or features of one backbone. Folders are built, then renamed."""
 
     def __init__(self, folder: Path, *, prefix: str, item_bytes: int, store: str) -> None:
         self._folder = folder
@@ -107,50 +128,50 @@ class Cache:
 
     @classmethod
     def of_pixels(cls, folder: Path, *, size: int, max_pixels: int) -> Cache:
-        """Decoded pictures of one size."""
+        """Return the cache of decoded images of one size."""
         prefix = f"{size}px-v{DECODER_VERSION}-{max_pixels:x}-"
         return cls(folder, prefix=prefix, item_bytes=pixel_bytes(1, size), store="pixels.u8")
 
     @classmethod
     def of_features(cls, folder: Path, *, size: int, max_pixels: int, maker: str, item_bytes: int) -> Cache:
-        """What the backbone `maker` sees in pictures of one size."""
+        """Return the cache of features of images of one size; `maker` identifies the backbone and its settings."""
         prefix = f"{size}px-v{DECODER_VERSION}-{max_pixels:x}-{maker}-"
         return cls(folder, prefix=prefix, item_bytes=item_bytes, store=FEATURES)
 
-    def best(self, contents: set[str]) -> Entry | None:
-        """The entry that knows most of these contents, or None."""
-        best: tuple[int, Entry] | None = None
+    def best(self, contents: set[str]) -> CacheEntry | None:
+        """Return the entry that has most of these content hashes, or None."""
+        best: tuple[int, CacheEntry] | None = None
         for entry in self._entries():
             overlap = len(contents & entry.known().keys())
             if overlap and (best is None or overlap > best[0]):
                 best = overlap, entry
         if best is None:
             return None
-        os.utime(best[1].folder)  # last use, for whoever clears the cache
+        os.utime(best[1].folder)  # the time of last use, for `noisesieve cache --clear --older-than`
         return best[1]
 
     def build(self) -> Path:
-        """A fresh, locked folder to build an entry in; what dead processes left half-built is removed."""
+        """Create a locked folder to build an entry in. Unfinished folders of dead processes are removed."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        with self._alone():
+        with self._exclusive():
             for stale in self._folder.glob(".building-*"):
                 try:
                     with FileLock(stale / "lock", blocking=False):
                         shutil.rmtree(stale, ignore_errors=True)
                 except (Timeout, OSError):
-                    continue  # its builder lives
+                    continue  # its process is alive
             folder = self._folder / f".building-{secrets.token_hex(6)}"
             folder.mkdir()
             self._lock = FileLock(folder / "lock", blocking=False)
             self._lock.acquire()
         return folder
 
-    def _alone(self) -> FileLock:
-        """Nobody else adds or removes a folder meanwhile."""
+    def _exclusive(self) -> FileLock:
+        """Return the lock that is held while folders are added or removed."""
         return FileLock(self._folder / ".lock")
 
-    def keep(self, building: Entry) -> Entry:
-        """Make a built folder an entry, in the place of an older one with the same contents."""
+    def keep(self, building: CacheEntry) -> CacheEntry:
+        """Make a built folder an entry. It replaces an older entry with the same contents."""
         pq.write_table(
             pa.table({"sha256": building.sha256, "status": building.status}), building.folder / "contents.parquet"
         )
@@ -159,7 +180,7 @@ class Cache:
         content = hashlib.sha256("".join(building.sha256).encode()).hexdigest()
         target = self._folder / f"{self._prefix}{content[:16]}"
         old = self._folder / f".building-{secrets.token_hex(6)}"
-        with self._alone():
+        with self._exclusive():
             self.release()
             (building.folder / "lock").unlink(missing_ok=True)
             if target.exists():
@@ -167,57 +188,57 @@ class Cache:
             building.folder.rename(target)
         shutil.rmtree(old, ignore_errors=True)
         sync_folder(self._folder)
-        return Entry(target, building.sha256, building.status, building.store)
+        return CacheEntry(target, building.sha256, building.status, building.store)
 
     def release(self) -> None:
-        """Give the building folder's lock back."""
+        """Release the lock of the building folder."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
 
-    def _entries(self) -> Iterator[Entry]:
+    def _entries(self) -> Iterator[CacheEntry]:
         for folder in sorted(self._folder.glob(self._prefix + "*")) if self._folder.is_dir() else ():
             try:
                 table = pq.read_table(folder / "contents.parquet", columns=["sha256", "status"])
                 length = (folder / self._store).stat().st_size
             except (OSError, pa.ArrowException):
-                continue  # not ours, or damaged: it is simply not there
+                continue  # not an entry, or damaged: ignored
             if length == max(1, len(table)) * self._item_bytes:
-                yield Entry(folder, table["sha256"].to_pylist(), table["status"].to_pylist(), self._store)
+                yield CacheEntry(folder, table["sha256"].to_pylist(), table["status"].to_pylist(), self._store)
 
 
 @dataclass(frozen=True)
-class Kept:
-    """An entry of the cache, for people."""
+class CacheEntryInfo:
+    """An entry of the cache, as `noisesieve cache` lists it."""
 
     name: str
     kind: str  # pixels or features
-    size: int  # pixels on a side
-    pictures: int
+    size: int  # side of the images in pixels
+    images: int
     bytes: int
     last_used: str  # UTC, ISO
 
 
-def entries(folder: Path) -> list[Kept]:
-    """What lies in a cache folder, longest unused first; what is not ours is not listed."""
-    found = []
-    for place in sorted(folder.glob("*px-v*-*")) if folder.is_dir() else ():
+def list_entries(folder: Path) -> list[CacheEntryInfo]:
+    """Return the entries of a cache folder, longest unused first. Other folders are ignored."""
+    entries = []
+    for path in sorted(folder.glob("*px-v*-*")) if folder.is_dir() else ():
         try:
-            pictures = pq.read_metadata(place / "contents.parquet").num_rows
-            size = int(place.name.partition("px-")[0])
-            used = datetime.datetime.fromtimestamp(place.stat().st_mtime, tz=datetime.UTC)
+            images = pq.read_metadata(path / "contents.parquet").num_rows
+            size = int(path.name.partition("px-")[0])
+            used = datetime.datetime.fromtimestamp(path.stat().st_mtime, tz=datetime.UTC)
         except (OSError, pa.ArrowException, ValueError):
             continue
-        held = sum(file.stat().st_size for file in place.iterdir() if file.is_file())
-        kind = "features" if (place / FEATURES).exists() else "pixels"
-        found.append(Kept(place.name, kind, size, pictures, held, used.isoformat(timespec="seconds")))
-    return sorted(found, key=lambda entry: entry.last_used)
+        total = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+        kind = "features" if (path / FEATURES).exists() else "pixels"
+        entries.append(CacheEntryInfo(path.name, kind, size, images, total, used.isoformat(timespec="seconds")))
+    return sorted(entries, key=lambda entry: entry.last_used)
 
 
-def clear(folder: Path, kept: Sequence[Kept], *, older_than: float | None) -> list[Kept]:
-    """Remove entries (those unused for `older_than` seconds); running scans keep the map they have open."""
+def clear_entries(folder: Path, entries: Sequence[CacheEntryInfo], *, older_than: float | None) -> list[CacheEntryInfo]:
+    """Remove entries that were unused for `older_than` seconds, or all. Running scans keep their open maps."""
     now, gone = datetime.datetime.now(tz=datetime.UTC), []
-    for entry in kept:
+    for entry in entries:
         idle = (now - datetime.datetime.fromisoformat(entry.last_used)).total_seconds()
         if older_than is None or idle > older_than:
             shutil.rmtree(folder / entry.name, ignore_errors=True)
@@ -226,8 +247,8 @@ def clear(folder: Path, kept: Sequence[Kept], *, older_than: float | None) -> li
     return gone
 
 
-def copy_known(source: Entry, target: Entry, item_bytes: int) -> Entry:
-    """Take over into a fresh entry what another has made; the rest stays pending."""
+def copy_known(source: CacheEntry, target: CacheEntry, item_bytes: int) -> CacheEntry:
+    """Copy the slots that `source` has into a new entry; the other slots stay pending."""
     known = source.known()
     pairs = [(known[sha], i) for i, sha in enumerate(target.sha256) if sha in known]
     status = list(target.status)

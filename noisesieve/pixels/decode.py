@@ -1,167 +1,236 @@
-"""One image: bytes → uint8 (S, S, 3), the whole picture visible. The bytes are hostile; the reason is always named."""
+"""Read and decode all images of a dataset: inspect files, decode into the cache, stream, make thumbnails."""
 
 from __future__ import annotations
 
-import functools
-import io
-import warnings
-from dataclasses import dataclass
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image, UnidentifiedImageError
 
-Pixels8 = npt.NDArray[np.uint8]
-
-# Pillow opens some 40 formats; these are what annotators see in a browser or a labelling tool, and what
-# scanners and satellites write. MPO is a JPEG with further pictures behind the first.
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "DIB", "WEBP", "TIFF", "PPM", "AVIF", "JPEG2000")
-BACKGROUND = 255  # transparent pixels are laid on white, as a page would show them
-PADDING = 128  # the bars beside a picture that is not square: neither dark nor bright
-THUMBNAIL_QUALITY = 75
-PIXEL_ART = 64  # a picture this small is kept exactly: there is little to save, and every pixel shows
-ORIENTATION_TAG = 0x0112
-DECODER_VERSION = 1  # part of the cache key: raise it when the pixels of any image change
-
-_TRANSPOSE = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
-}
-
-# The pixel cap below replaces Pillow's own, which warns first and allocates then.
-Image.MAX_IMAGE_PIXELS = None
-
-
-class Unreadable(Exception):
-    """This image cannot be used; the text is the row's status."""
+from noisesieve.core.progress import Watcher
+from noisesieve.core.records import FileFacts, ImageLocation, Index, Ints, Pixels
+from noisesieve.core.settings import PixelSettings
+from noisesieve.pixels.cache import (
+    PENDING,
+    Cache,
+    CachedPixels,
+    CacheEntry,
+    cache_folder,
+    copy_known,
+    make_store,
+    pixel_bytes,
+)
+from noisesieve.pixels.stream import StreamedPixels
+from noisesieve.pixels.worker_pool import CHUNK, ImageTask, TaskResult, WorkerPool
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """Pixels at training size, and the picture's own width and height."""
+    """The pixels of the readable rows, and the final status of every row."""
 
-    pixels: Pixels8  # (S, S, 3)
-    width: int
-    height: int
-
-
-def decode(blob: bytes, *, size: int, max_pixels: int) -> Decoded:
-    """Decode fully, upright, in RGB, fitted into size x size with its aspect ratio kept. Raises Unreadable."""
-    picture, width, height = _picture(blob, size, max_pixels)
-    return Decoded(_letterbox(picture, size), width, height)
+    file_facts: FileFacts
+    rows: Ints  # the readable rows of the index, ascending; row j of `pixels` is rows[j]
+    pixels: Pixels
+    reused: bool
 
 
-def thumbnail(blob: bytes, *, longest: int, max_pixels: int) -> bytes:
-    """A small WebP for people: upright, in its own aspect ratio, never enlarged. Raises Unreadable."""
-    picture, _, _ = _picture(blob, longest, max_pixels)
-    sink = io.BytesIO()
-    few = max(picture.size) <= PIXEL_ART
-    picture.save(sink, "WEBP", lossless=few, quality=THUMBNAIL_QUALITY)
-    return sink.getvalue()
+def inspect_files(
+    index: Index, settings: PixelSettings, watcher: Watcher, *, rows: Ints | None = None, pause: Callable[[], None]
+) -> FileFacts:
+    """Read every file once: its hash, the size from its header, or why it cannot be read. Nothing is decoded."""
+    chosen = range(len(index)) if rows is None else rows.tolist()
+    tasks = [ImageTask(j, 0, index.locate(i)) for j, i in enumerate(chosen)]
+    results: list[TaskResult] = [TaskResult(0, None, PENDING, 0, 0)] * len(tasks)
+
+    def take(result: TaskResult) -> None:
+        results[result.row] = result
+
+    _run(tasks, take, settings, watcher, "reading", pause=pause)
+    return FileFacts(
+        sha256=[result.sha256 for result in results],
+        status=[result.status for result in results],
+        width=np.array([result.width for result in results], dtype=np.int64),
+        height=np.array([result.height for result in results], dtype=np.int64),
+    )
 
 
-def _picture(blob: bytes, longest: int, max_pixels: int) -> tuple[Image.Image, int, int]:
-    """The upright RGB picture, at most about `longest` on a side, and the width and height of the original."""
+def decode(
+    index: Index,
+    file_facts: FileFacts,
+    settings: PixelSettings,
+    watcher: Watcher,
+    *,
+    size: int,
+    scratch: Path,
+    pause: Callable[[], None],
+) -> Decoded:
+    """Return the pixels of every readable row at `size`: from the cache, decoded into it, or streamed."""
+    readable = zip(file_facts.sha256, file_facts.readable, strict=True)
+    contents = sorted({sha for sha, ok in readable if ok and sha is not None})
+    folder = cache_folder(settings, watcher)
+    if pixel_bytes(len(contents), size) > _room(settings, folder or scratch):
+        return _streamed(index, file_facts, settings, watcher, size=size, pause=pause)
+    cache = None if folder is None else Cache.of_pixels(folder, size=size, max_pixels=settings.max_pixels)
+    cached = None if cache is None else cache.best(set(contents))
+    if cached is not None and set(contents) <= cached.known().keys():
+        return _from_entry(file_facts, cached, size, reused=True)
+    building = scratch if cache is None else cache.build()
+    building.mkdir(parents=True, exist_ok=True)
+    entry = CacheEntry(building, contents, [PENDING] * len(contents))
+    make_store(entry.file, len(contents), pixel_bytes(1, size))
+    if cached is not None:
+        entry = copy_known(cached, entry, pixel_bytes(1, size))
+        watcher.note(f"{len(contents) - entry.status.count(PENDING):,} of {len(contents):,} images were in the cache.")
+    first = {sha: i for i, sha in reversed(list(enumerate(file_facts.sha256))) if sha is not None}
+    transient: dict[int, str] = {}  # slot → reason of a failure that may not happen again: never cached
+    tasks = [ImageTask(i, i, index.locate(first[sha])) for i, sha in enumerate(contents) if entry.status[i] == PENDING]
+    tasks.sort(key=lambda task: first[contents[task.row]])  # in the order of the files, not of the hashes
+
+    def take(result: TaskResult) -> None:
+        if result.sha256 == contents[result.row] and not result.transient:
+            entry.status[result.row] = result.status
+        else:
+            changed = result.sha256 is not None and not result.transient
+            transient[result.row] = "changed while it was read" if changed else result.status
+
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Pillow warns about odd metadata; the pixels decide
-            with _open(blob, max_pixels) as image:
-                width, height = image.size
-                image.draft("RGB", (2 * longest, 2 * longest))  # JPEG: decode at 1/2, 1/4, 1/8 where that is enough
-                return _upright(image, _rgb(image, longest)), width, height
-    except (Unreadable, MemoryError):
-        raise
-    except Exception as error:  # decoders raise anything: OSError, SyntaxError, struct.error, IndexError ...
-        raise Unreadable(_reason(error)) from error
+        _run(tasks, take, settings, watcher, "decoding", size=size, entry=entry, pause=pause)
+    finally:
+        if cache is not None:  # also after a stop, so that the next run continues from here
+            entry = cache.keep(entry)
+    status = [transient.get(i, status) for i, status in enumerate(entry.status)]
+    return _from_entry(file_facts, replace(entry, status=status), size, reused=False)
 
 
-def header(blob: bytes, *, max_pixels: int) -> tuple[int, int]:
-    """Width and height from the header alone, nothing decoded. Raises Unreadable."""
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            with _open(blob, max_pixels) as image:
-                return image.size
-    except Unreadable:
-        raise
-    except Exception as error:  # as above: a header parser is a decoder too
-        raise Unreadable(_reason(error)) from error
+def thumbnails(
+    index: Index,
+    rows: Ints,
+    settings: PixelSettings,
+    watcher: Watcher,
+    *,
+    sha256: list[str],
+    longest: int,
+    pause: Callable[[], None],
+) -> list[bytes | None]:
+    """Return a small WebP of each of these rows, in their order; None if the image changed since `sha256`."""
+    order = np.argsort(rows, kind="stable").tolist()  # embedded images are read in blocks of consecutive rows
+    tasks = [ImageTask(j, j, index.locate(int(rows[j]))) for j in order]
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, unchanged = Path(scratch), set()
+
+        def take(result: TaskResult) -> None:
+            if result.status == "ok" and result.sha256 == sha256[result.row]:
+                unchanged.add(result.row)
+
+        _run(tasks, take, settings, watcher, "thumbnails", size=longest, thumbnails=folder, pause=pause)
+        return [(folder / str(j)).read_bytes() if j in unchanged else None for j in range(len(tasks))]
 
 
-def _open(blob: bytes, max_pixels: int) -> Image.Image:
-    if not blob:
-        raise Unreadable("the file is empty")
-    image = Image.open(io.BytesIO(blob), formats=_formats())
-    if image.width * image.height > max_pixels:
-        raise Unreadable(f"{image.width}x{image.height} pixels, more than --max-pixels {max_pixels}")
-    return image
+def pixels_to_document(pixels: Pixels) -> dict[str, Any]:
+    """Return pixels as plain data, for the other ranks of a run."""
+    if isinstance(pixels, CachedPixels):
+        return {"file": str(pixels.file), "size": pixels.size, "slots": pixels.slots.tolist()}
+    return asdict(pixels)  # type: ignore[call-overload, no-any-return]
 
 
-@functools.cache
-def _formats() -> tuple[str, ...]:
-    Image.init()
-    return tuple(name for name in FORMATS if name in Image.OPEN)  # a Pillow built without AVIF has no AVIF
+def pixels_from_document(document: dict[str, Any]) -> Pixels:
+    """Undo `pixels_to_document`."""
+    if "slots" in document:
+        slots = np.array(document["slots"], dtype=np.int64)
+        return CachedPixels(Path(document["file"]), document["size"], slots)
+    locations = [ImageLocation(**location) for location in document["locations"]]
+    return StreamedPixels(**{**document, "locations": locations})
 
 
-def _rgb(image: Image.Image, longest: int) -> Image.Image:
-    """RGB at most about `longest` on a side: shrunk early where the mode allows, so that later steps are cheap."""
-    image.load()
-    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
-        image = _from_deep(image)
-    if image.has_transparency_data:
-        rgba = _shrink(image.convert("RGBA").convert("RGBa"), longest).convert("RGBA")
-        page = Image.new("RGBA", rgba.size, (BACKGROUND, BACKGROUND, BACKGROUND, 255))
-        return Image.alpha_composite(page, rgba).convert("RGB")
-    return _shrink(image.convert("RGB"), longest)
+def _room(settings: PixelSettings, folder: Path) -> int:
+    """Return how many bytes the pixels may take: the budget, but at most nine tenths of the free disk space."""
+    while not folder.exists():
+        folder = folder.parent
+    return min(settings.cache_budget, int(shutil.disk_usage(folder).free * 0.9))
 
 
-def _from_deep(image: Image.Image) -> Image.Image:
-    """8 bits from 16, 32 or float, by scaling: `convert` would clip everything above 255 to white."""
-    values = np.nan_to_num(np.asarray(image).astype(np.float64), posinf=0.0, neginf=0.0)
-    low, high = float(values.min()), float(values.max())
-    if image.mode == "F" and low >= 0 and high <= 1:
-        scaled = values * 255
-    elif low >= 0 and high <= 65535 and image.mode != "F":
-        scaled = values / 257  # the full 16-bit range, so that two pictures stay comparable
-    else:
-        scaled = (values - low) * (255 / (high - low) if high > low else 0.0)
-    return Image.fromarray(scaled.round().astype(np.uint8))
+def _from_entry(file_facts: FileFacts, entry: CacheEntry, size: int, *, reused: bool) -> Decoded:
+    slot = {sha: i for i, sha in enumerate(entry.sha256)}
+    status = [
+        entry.status[slot[sha]] if state == "ok" and sha is not None else state
+        for sha, state in zip(file_facts.sha256, file_facts.status, strict=True)
+    ]
+    file_facts = replace(file_facts, status=status)
+    rows = np.flatnonzero(file_facts.readable).astype(np.int64)
+    slots = np.array([slot[sha] for i in rows.tolist() if (sha := file_facts.sha256[i]) is not None], dtype=np.int64)
+    return Decoded(file_facts, rows, CachedPixels(entry.file, size, slots), reused)
 
 
-def _shrink(image: Image.Image, longest: int) -> Image.Image:
-    if max(image.size) > longest:
-        image.thumbnail((longest, longest), Image.Resampling.BICUBIC, reducing_gap=2.0)
-    return image
+def _streamed(
+    index: Index,
+    file_facts: FileFacts,
+    settings: PixelSettings,
+    watcher: Watcher,
+    *,
+    size: int,
+    pause: Callable[[], None],
+) -> Decoded:
+    """Decode everything once to find out what is readable, without storing it."""
+    watcher.note("The pixels do not fit the cache (--cache-budget): images are decoded again in every epoch.")
+    readable = np.flatnonzero(file_facts.readable)
+    tasks = [ImageTask(i, 0, index.locate(i)) for i in readable.tolist()]
+    if tasks and tasks[0].location.column is not None:
+        watcher.warn("Streaming embedded images in random order is slow: raise --cache-budget, or extract them.")
+    status = list(file_facts.status)
+
+    def take(result: TaskResult) -> None:
+        status[result.row] = result.status
+
+    _run(tasks, take, settings, watcher, "validating", size=size, pause=pause)
+    file_facts = replace(file_facts, status=status)
+    rows = np.flatnonzero(file_facts.readable).astype(np.int64)
+    pixels = StreamedPixels(
+        locations=[index.locate(i) for i in rows.tolist()],
+        sha256=[str(file_facts.sha256[i]) for i in rows.tolist()],
+        size=size,
+        workers=_workers(settings, len(rows)),
+        max_pixels=settings.max_pixels,
+        seconds=settings.decode_seconds,
+    )
+    return Decoded(file_facts, rows, pixels, reused=False)
 
 
-def _upright(source: Image.Image, picture: Image.Image) -> Image.Image:
-    """Turn as the EXIF orientation says. Broken EXIF leaves the picture as it lies: viewers do the same."""
-    try:
-        turn = _TRANSPOSE.get(source.getexif().get(ORIENTATION_TAG, 1))
-    except Exception:
-        return picture
-    return picture if turn is None else picture.transpose(turn)
+def _workers(settings: PixelSettings, tasks: int) -> int:
+    return max(1, min(settings.workers or os.cpu_count() or 1, -(-tasks // CHUNK)))
 
 
-def _letterbox(picture: Image.Image, size: int) -> Pixels8:
-    scale = size / max(picture.size)
-    fitted = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
-    if picture.size != fitted:
-        picture = picture.resize(fitted, Image.Resampling.BICUBIC)
-    canvas = np.full((size, size, 3), PADDING, dtype=np.uint8)
-    top, left = (size - fitted[1]) // 2, (size - fitted[0]) // 2
-    canvas[top : top + fitted[1], left : left + fitted[0]] = np.asarray(picture)
-    return canvas
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, UnidentifiedImageError):
-        return "not an image of a supported format"
-    said = error.args[0] if error.args else ""
-    text = " ".join((said.decode("ascii", "replace") if isinstance(said, bytes) else str(error)).split())[:200]
-    return f"cannot be decoded: {text or type(error).__name__}"
+def _run(
+    tasks: list[ImageTask],
+    take: Callable[[TaskResult], None],
+    settings: PixelSettings,
+    watcher: Watcher,
+    name: str,
+    *,
+    size: int = 0,
+    entry: CacheEntry | None = None,
+    thumbnails: Path | None = None,
+    pause: Callable[[], None],
+) -> None:
+    """Run the tasks in a worker pool, with a progress bar; `take` receives each result."""
+    watcher.stage(name, len(tasks))
+    pool = WorkerPool(
+        _workers(settings, len(tasks)),
+        size=size,
+        max_pixels=settings.max_pixels,
+        seconds=settings.decode_seconds,
+        store=thumbnails if entry is None else entry.file,
+        thumbnails=thumbnails is not None,
+        slots=0 if entry is None else len(entry.sha256),
+        pause=pause,
+    )
+    with pool:
+        for result in pool.run(tasks):
+            take(result)
+            watcher.advance()
+            pause()
+    watcher.finish()

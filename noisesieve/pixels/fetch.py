@@ -1,4 +1,4 @@
-"""The bytes of one image, from a file or from a cell of a table. Nothing here can hang: no FIFO, no device."""
+"""The bytes of one image, from a file or from a cell of a table. Never hangs: FIFOs and devices are refused."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from noisesieve.pixels.decode import Unreadable
-from noisesieve.records import Ints, Place
+from noisesieve.core.records import ImageLocation, Ints
+from noisesieve.pixels.image import Unreadable
 
-MAX_BYTES = 2**29  # no photograph has half a gigabyte
+MAX_BYTES = 2**29  # larger files are not read
 
 
-def fetch(place: Place) -> bytes:
-    """The image's bytes, or Unreadable with the reason."""
-    if place.column is None:
-        return _file(place.file)
+def fetch(location: ImageLocation) -> bytes:
+    """Return the bytes of an image. Raises Unreadable with the reason."""
+    if location.column is None:
+        return _file(location.file)
     try:
-        cell = _cell(place.file, place.column, place.position)
+        cell = _cell(location.file, location.column, location.position)
     except (pa.ArrowException, OSError, ValueError, KeyError, IndexError) as error:
         raise Unreadable(f"cannot be read from the table: {type(error).__name__}") from error
     if cell is None:
-        raise Unreadable(f"no image bytes in column {place.column!r}")
+        raise Unreadable(f"no image bytes in column {location.column!r}")
     return cell
 
 
@@ -90,6 +90,6 @@ def _starts(file: str) -> Ints:
     return np.cumsum([0, *sizes], dtype=np.int64)[:-1]
 
 
-@functools.lru_cache(maxsize=2)  # rows come in order: the group at hand, and the one before
+@functools.lru_cache(maxsize=2)  # rows are read in order: the current row group and the one before
 def _group(file: str, column: str, group: int) -> pa.ChunkedArray:
     return _open(file).read_row_group(group, columns=[column])[column]

@@ -1,4 +1,4 @@
-"""Pictures decoded anew for every batch: for datasets whose pixels are too many to keep."""
+"""Images that are decoded again for every batch, for datasets whose pixels do not fit the cache."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from noisesieve.errors import InputError
+from noisesieve.core.errors import InputError
+from noisesieve.core.records import Bytes, ImageLocation, Ints
 from noisesieve.pixels.cache import make_store, pixel_bytes
-from noisesieve.pixels.crew import Crew, Task
-from noisesieve.records import Bytes, Ints, Place
+from noisesieve.pixels.worker_pool import ImageTask, WorkerPool
 
 AHEAD = 4  # batches decoded before they are asked for
 
 
 @dataclass(frozen=True)
 class StreamedPixels:
-    """Readable rows by their place and content hash; a file that changes or goes away stops the run."""
+    """The readable rows by location and content hash. A file that changes or disappears stops the run."""
 
-    places: list[Place]
+    locations: list[ImageLocation]
     sha256: list[str]
     size: int
     workers: int
@@ -29,10 +29,10 @@ class StreamedPixels:
     seconds: float
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.locations)
 
     def batches(self, order: Sequence[Ints]) -> Iterator[Bytes]:
-        """For each array of rows its pictures (B, S, S, 3), decoded ahead in worker processes."""
+        """Yield the images (B, S, S, 3) of each array of rows, decoded ahead in worker processes."""
         if not order:
             return
         longest = max(len(rows) for rows in order)
@@ -41,46 +41,47 @@ class StreamedPixels:
             ring = Path(scratch) / "ring.u8"
             make_store(ring, slots, pixel_bytes(1, self.size))
             store = np.memmap(ring, dtype=np.uint8, mode="r", shape=(slots, self.size, self.size, 3))
-            with Crew(
+            with WorkerPool(
                 self.workers, size=self.size, max_pixels=self.max_pixels, seconds=self.seconds, store=ring, slots=slots
-            ) as crew:
-                waiting: dict[int, int] = {}  # batch → answers still to come
+            ) as pool:
+                waiting: dict[int, int] = {}  # batch → number of results still missing
 
                 def send(batch: int) -> None:
                     begin = (batch % AHEAD) * longest
                     rows = order[batch].tolist()
                     waiting[batch] = len(rows)
-                    # The answer's row carries batch and place in the batch.
-                    crew.submit([Task(batch * longest + j, begin + j, self.places[row]) for j, row in enumerate(rows)])
+                    # The row of the task encodes the batch and the position in the batch.
+                    first = batch * longest
+                    pool.submit([ImageTask(first + j, begin + j, self.locations[row]) for j, row in enumerate(rows)])
 
                 def send_one(row: int) -> None:
                     batch, j = divmod(row, longest)
-                    crew.submit([Task(row, (batch % AHEAD) * longest + j, self.places[int(order[batch][j])])])
+                    pool.submit([ImageTask(row, (batch % AHEAD) * longest + j, self.locations[int(order[batch][j])])])
 
                 again: set[int] = set()
                 for batch in range(min(AHEAD, len(order))):
                     send(batch)
                 for batch, rows in enumerate(order):
                     while waiting[batch]:
-                        answer = crew.answer()
-                        if answer.passing and answer.row not in again:  # the worker's fault, perhaps: once more
-                            again.add(answer.row)
-                            send_one(answer.row)
+                        result = pool.result()
+                        if result.transient and result.row not in again:  # perhaps the worker's fault: try once more
+                            again.add(result.row)
+                            send_one(result.row)
                             continue
                         self._verify(
-                            answer.sha256, answer.status, int(order[answer.row // longest][answer.row % longest])
+                            result.sha256, result.status, int(order[result.row // longest][result.row % longest])
                         )
-                        waiting[answer.row // longest] -= 1
+                        waiting[result.row // longest] -= 1
                     begin = (batch % AHEAD) * longest
-                    pictures = np.array(store[begin : begin + len(rows)])
+                    images = np.array(store[begin : begin + len(rows)])
                     if batch + AHEAD < len(order):
                         send(batch + AHEAD)
-                    yield pictures
+                    yield images
 
     def _verify(self, sha256: str | None, status: str, row: int) -> None:
         if status != "ok" or sha256 != self.sha256[row]:
             reason = status if status != "ok" else "its content changed"
             raise InputError(
-                f"{self.places[row].file}: {reason} since the run began.",
+                f"{self.locations[row].file}: {reason} since the run began.",
                 "Put the file back and run the same command again: the run resumes.",
             )

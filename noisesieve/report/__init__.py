@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 from noisesieve.report.compare import compare
-from noisesieve.report.parquet import Report, find_row, find_rows, read_report, write_course, write_history, write_table
+from noisesieve.report.parquet import (
+    Report,
+    find_row,
+    find_rows,
+    read_report,
+    write_division,
+    write_history,
+    write_margin_history,
+    write_table,
+)
 from noisesieve.report.run import RunFolder, fingerprint, output_folder
 from noisesieve.report.schema import COLUMNS
 from noisesieve.report.summary import summarize
-from noisesieve.report.table import Findings, build, class_codes, probabilities_table
+from noisesieve.report.table import ReportInputs, build_table, class_codes, probabilities_table
 
 __all__ = [
     "COLUMNS",
-    "Findings",
     "Report",
+    "ReportInputs",
     "RunFolder",
-    "build",
+    "build_table",
     "class_codes",
     "compare",
     "find_row",
@@ -24,7 +33,8 @@ __all__ = [
     "probabilities_table",
     "read_report",
     "summarize",
-    "write_course",
+    "write_division",
     "write_history",
+    "write_margin_history",
     "write_table",
 ]

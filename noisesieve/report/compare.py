@@ -1,22 +1,22 @@
-"""Two reports of one dataset side by side: which suspects are new, which were fixed, which are still there."""
+"""Compare two reports of one dataset: which suspects are new, fixed, or still there."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any
 
-from noisesieve.names import natural_key
+from noisesieve.core.text import natural_key
 from noisesieve.report.parquet import Report
 
 KINDS = ("new", "fixed", "cleared", "waived", "gone", "persistent")
 
 
 def compare(before: Report, after: Report) -> dict[str, Any]:
-    """Match rows by id and path, else by content, and sort the suspects of either report.
+    """Match rows by id and path, else by content, and group the suspects of both reports.
 
-    new: a suspect now, and not then. fixed: its label changed, and it is none now. cleared: the same label, and none
-    now. waived: reviewed, the label is right. gone: the row is no longer there, or cannot be read. persistent: a
-    suspect then and now.
+    new: a suspect only in the later report. fixed: its label changed and it is no suspect any more. cleared: the same
+    label, but no suspect any more. waived: reviewed, the label is right. gone: the row is missing or unreadable.
+    persistent: a suspect in both.
     """
     old, new = _rows(before), _rows(after)
     partner = _match(old, new)
@@ -32,8 +32,8 @@ def compare(before: Report, after: Report) -> dict[str, Any]:
             if then is None or not then["suspect"]:
                 found["new"].append(_entry(then, row))
     return {
-        "before": {"run": _place(before), "examples": len(old), "suspects": sum(r["suspect"] for r in old)},
-        "after": {"run": _place(after), "examples": len(new), "suspects": sum(r["suspect"] for r in new)},
+        "before": {"run": _path(before), "examples": len(old), "suspects": sum(r["suspect"] for r in old)},
+        "after": {"run": _path(after), "examples": len(new), "suspects": sum(r["suspect"] for r in new)},
         "matched": len(partner),
         "relabelled": sum(old[a]["label"] != new[b]["label"] for a, b in partner.items()),
         "counts": {kind: len(rows) for kind, rows in found.items()},
@@ -42,7 +42,7 @@ def compare(before: Report, after: Report) -> dict[str, Any]:
     }
 
 
-def _place(report: Report) -> str:
+def _path(report: Report) -> str:
     return str(report.path.parent if report.path.name == "report.parquet" else report.path)
 
 
@@ -54,21 +54,21 @@ def _rows(report: Report) -> list[dict[str, Any]]:
     for row, suspect, known in zip(rows, flags.tolist(), judged.tolist(), strict=True):
         row["suspect"], row["judged"] = suspect, known
         if row["path"] is None and row["id"] == str(row["row"]):
-            row["id"] = None  # a number that moves when a row before it goes
+            row["id"] = None  # a row number, which changes when an earlier row is removed
     return rows
 
 
 def _match(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[int, int]:
-    """Row of the old report → row of the new: the same id, else the same path, else the same content.
+    """Return row of the old report → row of the new one: the same id, else the same path, else the same content.
 
-    Of several rows with one content, those that have the same label belong together first.
+    Of several rows with the same content, those with the same label are matched first.
     """
     partner: dict[int, int] = {}
     taken: set[int] = set()
     for key in ("id", "path"):
-        places = {row[key]: i for i, row in enumerate(new) if row[key] is not None and i not in taken}
+        row_of = {row[key]: i for i, row in enumerate(new) if row[key] is not None and i not in taken}
         for i, row in enumerate(old):
-            j = places.get(row[key]) if i not in partner and row[key] is not None else None
+            j = row_of.get(row[key]) if i not in partner and row[key] is not None else None
             if j is not None and j not in taken:
                 partner[i] = j
                 taken.add(j)

@@ -1,4 +1,4 @@
-"""report.parquet to disk and back: written whole or not at all, in row groups, the same bytes for the same run."""
+"""Write and read report.parquet: atomically, in row groups, with the same bytes for the same run."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from noisesieve.errors import InputError, StateError
-from noisesieve.files import replacing, sha256_of
+from noisesieve.core.errors import InputError, StateError
+from noisesieve.core.files import replacing, sha256_of
 from noisesieve.report.schema import COLUMNS, HISTORY, KEY, SCHEMA_VERSION
-from noisesieve.report.table import Findings
+from noisesieve.report.table import ReportInputs
 
 if TYPE_CHECKING:
     import pandas as pd
 
 ROW_GROUP = 65_536
-COMPARED_IDS = 20_000  # with a typo; more would take seconds
-MOST_MARGINS = 10**7  # rows times epochs in course.parquet
+COMPARED_IDS = 20_000  # ids compared with a misspelled one; more would take seconds
+MOST_MARGINS = 10**7  # rows times epochs up to which margin_history.parquet has every row
 
 
 @dataclass(frozen=True)
 class Report:
-    """A sieve report: one row an example, in the order of the dataset."""
+    """The report of a scan or a check: one row per image, in the order of the dataset."""
 
     table: pa.Table
-    facts: dict[str, Any]  # the file's own metadata: classes, prior, settings, fingerprint
+    facts: dict[str, Any]  # the metadata of the file: classes, prior, settings, fingerprint
     path: Path
 
     def to_pandas(self) -> pd.DataFrame:
-        """The table as a data frame."""
+        """Return the table as a data frame."""
         frame: pd.DataFrame = self.table.to_pandas()
         return frame
 
     @property
     def verdicts(self) -> npt.NDArray[np.object_]:
-        """Every row's verdict as a word."""
-        words: npt.NDArray[np.object_] = self.table["verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
-        return words
+        """The verdict of every row."""
+        verdicts: npt.NDArray[np.object_] = self.table["verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
+        return verdicts
 
     @property
     def corrupted(self) -> pa.Table:
-        """The suspects, most suspicious first; a waived row is none."""
+        """The suspects, that is flagged rows that are not waived, most suspicious first."""
         mask = pc.equal(self.table["verdict"].cast(pa.string()), "corrupted")
         return self.table.filter(pc.and_(mask, pc.invert(self.table["waived"]))).sort_by("rank")
 
@@ -66,7 +66,7 @@ class Report:
 
 
 def write_table(table: pa.Table, path: Path, facts: dict[str, Any] | None = None) -> None:
-    """Write a table, zstd, in row groups, one group in memory at a time."""
+    """Write a table with zstd compression, one row group at a time."""
     if facts is not None:
         text = json.dumps({"schema_version": SCHEMA_VERSION, **facts}, sort_keys=True, ensure_ascii=True)
         table = table.replace_schema_metadata({KEY: text.encode()})
@@ -76,31 +76,40 @@ def write_table(table: pa.Table, path: Path, facts: dict[str, Any] | None = None
 
 
 def write_history(history: list[dict[str, Any]], path: Path) -> None:
-    """One row an epoch."""
+    """Write history.parquet, one row per epoch."""
     write_table(pa.Table.from_pylist(history, schema=HISTORY), path)
 
 
-def write_course(found: Findings, path: Path) -> None:
-    """Every row's margin over the last epochs; where that is much, only of rows that were ever on the wrong side."""
-    course = found.scores.course
-    if course is None:
-        path.unlink(missing_ok=True)  # an older run's
+def write_division(inputs: ReportInputs, path: Path) -> None:
+    """Write the clean / corrupted split that `retrain` uses, by row of the report. Only the preset cifar has one."""
+    path.unlink(missing_ok=True)  # from an older run
+    if inputs.scores.division is not None:
+        clean = np.zeros(len(inputs.index), dtype=np.bool_)
+        clean[inputs.rows] = inputs.scores.division
+        write_table(pa.table({"clean": clean}), path)
+
+
+def write_margin_history(inputs: ReportInputs, path: Path) -> None:
+    """Write the margin of every row in the last epochs; of a large dataset only of rows that were ever flagged."""
+    margin_history = inputs.scores.margin_history
+    if margin_history is None:
+        path.unlink(missing_ok=True)  # from an older run
         return
-    rows = np.arange(course.shape[1])
-    if course.size > MOST_MARGINS:
-        rows = np.flatnonzero((course >= 0).any(axis=0) | found.verdicts.corrupted)
-    flat = pa.array(np.ascontiguousarray(course[:, rows].T).reshape(-1))
-    lists = pa.FixedSizeListArray.from_arrays(flat, course.shape[0])
-    write_table(pa.table({"row": pa.array(found.rows[rows]), "margins": lists}), path)
+    rows = np.arange(margin_history.shape[1])
+    if margin_history.size > MOST_MARGINS:
+        rows = np.flatnonzero((margin_history >= 0).any(axis=0) | inputs.verdicts.corrupted)
+    flat = pa.array(np.ascontiguousarray(margin_history[:, rows].T).reshape(-1))
+    lists = pa.FixedSizeListArray.from_arrays(flat, margin_history.shape[0])
+    write_table(pa.table({"row": pa.array(inputs.rows[rows]), "margins": lists}), path)
 
 
 def read_report(path: str | Path) -> Report:
-    """Open the report of a run folder, or a report file itself."""
+    """Open the report of a run folder, or a report file."""
     file = Path(path)
     if file.is_dir():
         file = file / "report.parquet"
     if not file.exists():
-        raise InputError(f"{file}: no report there.", "Give a run folder that `noisesieve scan` has finished.")
+        raise InputError(f"{file}: no such report.", "Give a run folder that `noisesieve scan` has finished.")
     _verify(file)
     try:
         table = pq.ParquetFile(file).read()
@@ -126,14 +135,14 @@ def read_report(path: str | Path) -> Report:
 
 
 def find_rows(report: Report, names: Sequence[str]) -> list[int]:
-    """The rows with these ids or paths, or numbers."""
+    """Return the rows with these ids, paths or row numbers."""
     known = {path: row for row, path in reversed(list(enumerate(report.table["path"].to_pylist())))}
     known |= {name: row for row, name in enumerate(report.table["id"].to_pylist())}
     return [known[name] if name in known else find_row(report, name) for name in names]
 
 
 def find_row(report: Report, name: str) -> int:
-    """The row with this id, path or number; where there is none, the most similar ids are named."""
+    """Return the row with this id, path or row number. The error for an unknown one names similar ids."""
     ids, paths = report.table["id"].to_pylist(), report.table["path"].to_pylist()
     for spelled in (name, os.path.normpath(name.replace("\\", "/"))):
         for column in (ids, paths):
@@ -151,11 +160,11 @@ def find_row(report: Report, name: str) -> int:
 
 
 def _verify(file: Path) -> None:
-    """Where the report lies in its run folder, its bytes must be those that the run wrote."""
+    """Refuse a report in a run folder that is not the one the run wrote."""
     try:
         known = json.loads((file.parent / "run.json").read_text(encoding="utf-8"))
         marks = (known["files"].get(file.name), known.get("pending", {}).get(file.name))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return  # a report on its own, or a run that is not complete
+        return  # a report without a run folder, or a run that is not complete
     if marks[0] is not None and sha256_of(file) not in marks:
         raise StateError(f"{file}: changed since the run wrote it.", "Scan the dataset again with --force.")

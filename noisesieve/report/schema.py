@@ -1,45 +1,64 @@
-"""The columns of report.parquet, schema version 1. The order is the file's."""
+"""The columns of report.parquet, schema version 1, with their descriptions."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
 SCHEMA_VERSION = 1
-KEY = b"noisesieve"  # of the file's metadata
-TOP = 5
-LOW_EVIDENCE = 10  # a class of fewer examples
+KEY = b"noisesieve"  # key of the file's metadata
+TOP = 5  # classes listed per row
+LOW_EVIDENCE = 10  # classes with fewer examples are marked
 
 _WORD = pa.dictionary(pa.int8(), pa.string())
 
-COLUMNS: dict[str, pa.DataType] = {
-    "row": pa.int64(),
-    "id": pa.string(),
-    "path": pa.string(),
-    "label": pa.string(),
-    "loss": pa.float64(),
-    "regularizer": pa.float64(),
-    "regularized_loss": pa.float64(),
-    "threshold": pa.float64(),
-    "margin": pa.float64(),
-    "verdict": _WORD,
-    "paper_verdict": _WORD,
-    "rank": pa.int64(),
-    "predicted_label": pa.string(),
-    "predicted_probability": pa.float32(),
-    "label_probability": pa.float32(),
-    "suggested_label": pa.string(),
-    "corruption_probability": pa.float32(),
-    "flagged_epochs": pa.float32(),
-    "low_evidence": pa.bool_(),
-    "waived": pa.bool_(),
-    "in_training": pa.bool_(),
-    "source_line": pa.int64(),
-    "status": pa.string(),
-    "sha256": pa.string(),
-    "top_labels": pa.list_(pa.string()),
-    "top_probabilities": pa.list_(pa.float32()),
+# Name → type and description, in the order of the file. The descriptions are stored in the file's field metadata and
+# printed in the README; a test compares the two.
+_COLUMNS: dict[str, tuple[pa.DataType, str]] = {
+    "row": (pa.int64(), "position in the dataset, from 0"),
+    "id": (pa.string(), "unique: `--id-column`, else the path, else the row number"),
+    "path": (pa.string(), "path relative to the root; null if the image is embedded in the table"),
+    "label": (pa.string(), "the given label"),
+    "loss": (pa.float64(), "l(y) = -ln(f[y] + eps) of the given label y"),
+    "regularizer": (pa.float64(), "CR = -beta * sum over classes j of prior[j] * l(j)"),
+    "regularized_loss": (pa.float64(), "loss + regularizer"),
+    "threshold": (pa.float64(), "alpha = mean of l(j) over all classes + regularizer"),
+    "margin": (pa.float64(), "regularized_loss - threshold; zero or above is corrupted"),
+    "verdict": (
+        _WORD,
+        "`clean`, `corrupted`, `unreadable`, or in check `unknown` (a class that the model does not have)",
+    ),
+    "paper_verdict": (
+        _WORD,
+        "the verdict with the paper's floor, eps = 1e-8, on the same averaged and combined probabilities",
+    ),
+    "rank": (pa.int64(), "1 = most suspicious: label_probability ascending, ties by margin, then by row"),
+    "predicted_label": (pa.string(), "the most probable class"),
+    "predicted_probability": (pa.float32(), "its probability"),
+    "label_probability": (pa.float32(), "probability of the given label"),
+    "suggested_label": (
+        pa.string(),
+        "predicted_label if the verdict is corrupted and it differs from label, else null",
+    ),
+    "corruption_probability": (pa.float32(), "estimated probability that the label is wrong; never rises along rank"),
+    "flagged_epochs": (pa.float32(), "share of the sieve epochs in which the row was dropped; null in check"),
+    "low_evidence": (pa.bool_(), f"the class has fewer than {LOW_EVIDENCE} readable images"),
+    "waived": (pa.bool_(), "reviewed, the label is right: not a suspect"),
+    "in_training": (pa.bool_(), "the image was in the training data of the model"),
+    "source_line": (pa.int64(), "line in the table, from 1; null for image folders and Parquet"),
+    "status": (pa.string(), "`ok`, or the reason why the image could not be read"),
+    "sha256": (pa.string(), "SHA-256 of the image's bytes"),
+    "top_labels": (pa.list_(pa.string()), f"the {TOP} most probable classes"),
+    "top_probabilities": (pa.list_(pa.float32()), "their probabilities"),
 }
-SPLIT = "split"  # after these, where the dataset has splits; then the user's own columns
+COLUMNS: dict[str, pa.DataType] = {name: kind for name, (kind, _) in _COLUMNS.items()}
+DESCRIPTIONS: dict[str, str] = {name: text for name, (_, text) in _COLUMNS.items()}
+SPLIT = "split"  # follows these columns if the dataset has splits; then the user's own columns
+
+
+def report_schema() -> pa.Schema:
+    """Return the schema of the report, with a description in the metadata of every field."""
+    return pa.schema([pa.field(name, kind, metadata={"description": text}) for name, (kind, text) in _COLUMNS.items()])
+
 
 HISTORY = pa.schema(
     {
@@ -61,7 +80,7 @@ HISTORY = pa.schema(
 
 
 def carried_name(name: str, taken: set[str]) -> str:
-    """The report's name for a column of the user's: with `user_` before it where the report has that name."""
+    """Return the report's name for a column of the user's table, with the prefix `user_` if the name is taken."""
     while name in taken:
         name = f"user_{name}"
     return name

@@ -1,4 +1,4 @@
-"""summary.json: the run in a few numbers. Computed from the table alone, so that anyone can check it."""
+"""summary.json: the run in a few numbers, computed from the report's table alone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from noisesieve.names import natural_key
-from noisesieve.records import Bools
+from noisesieve.core.records import Bools
+from noisesieve.core.text import natural_key
 from noisesieve.report.schema import LOW_EVIDENCE, SCHEMA_VERSION
 
 TOP_CONFUSIONS = 20
@@ -21,7 +21,7 @@ Z95 = 1.959963984540054
 
 
 def summarize(table: pa.Table, *, classes: list[str], undecided: int, facts: dict[str, Any]) -> dict[str, Any]:
-    """Counts, noise rates with intervals, confusions, duplicates, and what the run decided for itself."""
+    """Return counts, rates with intervals, confusions, duplicates, and the facts of the training."""
     verdict = table["verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
     paper = table["paper_verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
     waived = table["waived"].to_numpy(zero_copy_only=False)
@@ -51,7 +51,7 @@ def summarize(table: pa.Table, *, classes: list[str], undecided: int, facts: dic
 
 
 def _estimate(table: pa.Table, corrupted: Bools) -> dict[str, Any]:
-    """What the corruption probabilities add up to: the noise rate, and how many of the suspects will prove wrong."""
+    """Return the noise rate and the number of wrong suspects that the corruption probabilities add up to."""
     chance = table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)  # null becomes NaN
     known = ~np.isnan(chance)
     return {
@@ -61,13 +61,13 @@ def _estimate(table: pa.Table, corrupted: Bools) -> dict[str, Any]:
 
 
 def wilson_interval(hits: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share: honest for few rows and for shares near 0 and 1."""
+    """Return Wilson's 95 % interval of a share, which is valid for few rows and for shares near 0 and 1."""
     if total == 0:
         return 0.0, 1.0
     share, square = hits / total, Z95 * Z95
     middle = (share + square / (2 * total)) / (1 + square / total)
     reach = Z95 / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total * total))
-    return max(0.0, min(share, middle - reach)), min(1.0, max(share, middle + reach))  # whatever rounding does
+    return max(0.0, min(share, middle - reach)), min(1.0, max(share, middle + reach))  # contains share despite rounding
 
 
 def _rate(hits: int, total: int) -> dict[str, Any]:
@@ -108,19 +108,19 @@ def _unreadable(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def _duplicates(table: pa.Table) -> dict[str, Any]:
-    """The same bytes in several rows, and those of them that have different labels."""
+    """Return groups of rows with the same bytes, and those of them with different labels."""
     sha256 = table["sha256"].to_numpy(zero_copy_only=False)
-    readable = table["status"].to_numpy(zero_copy_only=False) == "ok"  # two empty files are no picture twice
+    readable = table["status"].to_numpy(zero_copy_only=False) == "ok"  # two empty files are not duplicates
     known = np.flatnonzero([value is not None and ok for value, ok in zip(sha256, readable, strict=True)])
     groups: dict[str, list[int]] = {}
     for row in known.tolist():
         groups.setdefault(sha256[row], []).append(row)
     several = [rows for rows in groups.values() if len(rows) > 1]
     label, ids = table["label"].to_pylist(), table["id"].to_pylist()
-    torn = [rows for rows in several if len({label[row] for row in rows}) > 1]
+    conflicting = [rows for rows in several if len({label[row] for row in rows}) > 1]
     return {
         "groups": len(several),
         "rows": sum(len(rows) for rows in several),
-        "with_different_labels": len(torn),
-        "examples": [[{"id": ids[row], "label": label[row]} for row in rows[:5]] for rows in torn[:NAMED]],
+        "with_different_labels": len(conflicting),
+        "examples": [[{"id": ids[row], "label": label[row]} for row in rows[:5]] for rows in conflicting[:NAMED]],
     }

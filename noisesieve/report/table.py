@@ -1,4 +1,4 @@
-"""Verdicts → the report's table. Scores of readable rows are laid into all rows; the others stay null."""
+"""Verdicts → the report's table. Rows that were not scored are null in every score column."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from noisesieve.records import Bools, Floats, Index, Ints, Looks, Scores, Verdicts
-from noisesieve.report.schema import COLUMNS, LOW_EVIDENCE, SPLIT, TOP, carried_name
+from noisesieve.core.records import Bools, FileFacts, Floats, Index, Ints, Scores, Verdicts
+from noisesieve.report.schema import COLUMNS, LOW_EVIDENCE, SPLIT, TOP, carried_name, report_schema
 
 
 @dataclass(frozen=True)
-class Findings:
-    """Everything a report is made of. `rows` are the readable rows of the index; scores and verdicts are theirs."""
+class ReportInputs:
+    """Everything a report is built from. Scores and verdicts belong to `rows`, the scored rows of the index."""
 
     index: Index
-    looks: Looks
+    file_facts: FileFacts
     rows: Ints  # (N,)
     classes: list[str]
-    codes: Ints  # (N,) the given label of each readable row as a number
+    codes: Ints  # (N,) the given label of each scored row, as position in `classes`
     scores: Scores
     verdicts: Verdicts
-    unknown: Bools | None = None  # of all rows: readable, but of a class that the model does not know
-    seen: Bools | None = None  # of all rows: its content was in the training data; None: every readable row's was
-    waived: Bools | None = None  # of all rows
+    # Over all rows of the index:
+    unknown: Bools | None = None  # readable, but of a class that the model does not know
+    in_training: Bools | None = None  # its content was in the training data; None: true for every scored row
+    waived: Bools | None = None
 
 
-def build(found: Findings) -> pa.Table:
-    """The report, one row an example, in index order."""
+def build_table(found: ReportInputs) -> pa.Table:
+    """Return the report's table, one row per image, in index order."""
     index, verdicts, probs = found.index, found.verdicts, found.scores.probs
     total = len(index)
-    spread = _Spread(found.rows, total)
+    expander = _RowExpander(found.rows, total)
     top = np.concatenate([np.argsort(-part, axis=1, kind="stable")[:, :TOP] for part in _blocks(probs)])  # (N, 5)
     top_probs = np.take_along_axis(probs, top, axis=1).astype(np.float32)
     predicted = top[:, 0]
@@ -45,38 +46,38 @@ def build(found: Findings) -> pa.Table:
         "id": index.ids,
         "path": index.paths,
         "label": index.labels,
-        "loss": spread.numbers(verdicts.loss),
-        "regularizer": spread.numbers(verdicts.regularizer),
-        "regularized_loss": spread.numbers(verdicts.regularized_loss),
-        "threshold": spread.numbers(verdicts.threshold),
-        "margin": spread.numbers(verdicts.margin),
-        "verdict": spread.verdict(verdicts.corrupted, found.unknown),
-        "paper_verdict": spread.verdict(verdicts.paper_corrupted, found.unknown),
-        "rank": spread.numbers(verdicts.rank),
-        "predicted_label": spread.words(names, predicted),
-        "predicted_probability": spread.numbers(top_probs[:, 0]),
-        "label_probability": spread.numbers(verdicts.label_probability.astype(np.float32)),
-        "suggested_label": spread.words(names, predicted, verdicts.corrupted & (predicted != found.codes)),
-        "corruption_probability": spread.numbers(verdicts.corruption_probability.astype(np.float32)),
+        "loss": expander.numbers(verdicts.loss),
+        "regularizer": expander.numbers(verdicts.regularizer),
+        "regularized_loss": expander.numbers(verdicts.regularized_loss),
+        "threshold": expander.numbers(verdicts.threshold),
+        "margin": expander.numbers(verdicts.margin),
+        "verdict": expander.verdict(verdicts.corrupted, found.unknown),
+        "paper_verdict": expander.verdict(verdicts.paper_corrupted, found.unknown),
+        "rank": expander.numbers(verdicts.rank),
+        "predicted_label": expander.words(names, predicted),
+        "predicted_probability": expander.numbers(top_probs[:, 0]),
+        "label_probability": expander.numbers(verdicts.label_probability.astype(np.float32)),
+        "suggested_label": expander.words(names, predicted, verdicts.corrupted & (predicted != found.codes)),
+        "corruption_probability": expander.numbers(verdicts.corruption_probability.astype(np.float32)),
         "flagged_epochs": pa.nulls(total, pa.float32())
         if found.scores.flagged_epochs is None
-        else spread.numbers(found.scores.flagged_epochs.astype(np.float32)),
-        "low_evidence": spread.flags(counts[found.codes] < LOW_EVIDENCE),
+        else expander.numbers(found.scores.flagged_epochs.astype(np.float32)),
+        "low_evidence": expander.flags(counts[found.codes] < LOW_EVIDENCE),
         "waived": np.zeros(total, dtype=np.bool_) if found.waived is None else found.waived,
-        "in_training": ~spread.unreadable if found.seen is None else found.seen,
+        "in_training": ~expander.unreadable if found.in_training is None else found.in_training,
         "source_line": pa.nulls(total, pa.int64()) if index.lines is None else index.lines,
-        "status": found.looks.status,
-        "sha256": found.looks.sha256,
-        "top_labels": spread.lists(names.take(pa.array(top.reshape(-1))), top.shape[1]),
-        "top_probabilities": spread.lists(pa.array(top_probs.reshape(-1)), top.shape[1]),
+        "status": found.file_facts.status,
+        "sha256": found.file_facts.sha256,
+        "top_labels": expander.lists(names.take(pa.array(top.reshape(-1))), top.shape[1]),
+        "top_probabilities": expander.lists(pa.array(top_probs.reshape(-1)), top.shape[1]),
     }
     arrays = [_typed(columns[name], kind) for name, kind in COLUMNS.items()]
-    table = pa.table(arrays, schema=pa.schema(list(COLUMNS.items())))
+    table = pa.table(arrays, schema=report_schema())
     return _with_users_columns(table, index)
 
 
 def _blocks(probs: Floats, rows: int = 65_536) -> Iterator[Floats]:
-    """A sorted copy of a million rows by a thousand classes would not fit beside them."""
+    """Yield blocks of rows: a sorted copy of a million rows by a thousand classes would not fit in memory."""
     for start in range(0, max(1, len(probs)), rows):
         yield probs[start : start + rows]
 
@@ -99,14 +100,14 @@ def _with_users_columns(table: pa.Table, index: Index) -> pa.Table:
     return table
 
 
-class _Spread:
-    """Lays values of the readable rows into all rows; null elsewhere."""
+class _RowExpander:
+    """Expands values of the scored rows to all rows; the others are null."""
 
     def __init__(self, rows: Ints, total: int) -> None:
         self._total = total
         self.unreadable = np.ones(total, dtype=np.bool_)
         self.unreadable[rows] = False
-        self.source = np.zeros(total, dtype=np.int64)  # where in the readable rows each row finds its value
+        self.source = np.zeros(total, dtype=np.int64)  # position of each row among the scored rows
         self.source[rows] = np.arange(len(rows))
 
     def numbers(self, values: npt.NDArray[Any]) -> pa.Array:
@@ -128,22 +129,22 @@ class _Spread:
         return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(words))
 
     def lists(self, flat: pa.Array, width: int) -> pa.Array:
-        """Lists of `width` values; a row that could not be read has null, and takes no values."""
+        """Return lists of `width` values; null for rows that were not scored."""
         lengths = np.where(self.unreadable, 0, width)
         offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
         return pa.ListArray.from_arrays(offsets, flat, mask=pa.array(self.unreadable))
 
 
-def probabilities_table(found: Findings) -> pa.Table:
-    """Every row's class probabilities, in the order of the classes; null where the image could not be read."""
+def probabilities_table(found: ReportInputs) -> pa.Table:
+    """Return the class probabilities of every row, in the order of the classes; null if it was not scored."""
     total, classes = len(found.index), len(found.classes)
-    spread = _Spread(found.rows, total)
-    flat = found.scores.probs.astype(np.float32)[spread.source].reshape(-1)
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(flat), classes, mask=pa.array(spread.unreadable))
+    expander = _RowExpander(found.rows, total)
+    flat = found.scores.probs.astype(np.float32)[expander.source].reshape(-1)
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(flat), classes, mask=pa.array(expander.unreadable))
     return pa.table({"row": pa.array(np.arange(total)), "probabilities": lists})
 
 
 def class_codes(labels: Sequence[str], classes: Sequence[str]) -> Ints:
-    """Labels as numbers, in the order of the classes."""
+    """Return labels as positions in `classes`."""
     number = {name: i for i, name in enumerate(classes)}
     return np.array([number[label] for label in labels], dtype=np.int64)

@@ -1,6 +1,6 @@
 """Waivers: "reviewed, the label is right", in a text file that is committed with the dataset.
 
-A waiver holds for one content under one label. If either changes, it no longer does, and that is said.
+A waiver is valid for one image content with one label. If either changes, it ends, with a warning.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from noisesieve.errors import InputError
-from noisesieve.files import replacing
-from noisesieve.names import csv_line, guard_cell, unguard_cell
-from noisesieve.records import Bools, Index
-from noisesieve.settings import WAIVERS
+from noisesieve.core.errors import InputError
+from noisesieve.core.files import replacing
+from noisesieve.core.records import Bools, Index
+from noisesieve.core.settings import WAIVERS
+from noisesieve.core.text import csv_line, guard_cell, unguard_cell
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ COLUMNS = tuple(field.name for field in fields(Waiver))
 
 
 def read_waivers(file: Path) -> list[Waiver]:
-    """The waivers of a file. The usual one need not be there; one that was named must."""
+    """Read a file of waivers. The default file may be missing, one that the user named may not."""
     try:
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
@@ -44,7 +44,7 @@ def read_waivers(file: Path) -> list[Waiver]:
             return []
         raise InputError(f"{file}: no such file.", "Check --waivers.") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: cannot be read ({error}).", "It is a UTF-8 CSV; write it anew.") from error
+        raise InputError(f"{file}: cannot be read ({error}).", "It must be a CSV in UTF-8.") from error
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     found = []
     try:
@@ -67,7 +67,7 @@ def read_waivers(file: Path) -> list[Waiver]:
 
 
 def add_waivers(file: Path, new: Sequence[Waiver]) -> int:
-    """Write them into the file, a line each, in the order of their paths: how many were not there before."""
+    """Add waivers to the file, one line each, sorted by path. Returns how many are new."""
     known = {(waiver.sha256, waiver.label): waiver for waiver in (read_waivers(file) if file.exists() else [])}
     before = len(known)
     known |= {(waiver.sha256, waiver.label): waiver for waiver in new}
@@ -81,33 +81,34 @@ def add_waivers(file: Path, new: Sequence[Waiver]) -> int:
 def waived_rows(
     waivers: Sequence[Waiver], *, names: Sequence[str], labels: Sequence[str], hashes: Sequence[str | None]
 ) -> tuple[Bools, list[str]]:
-    """Which rows are waived, (N,), and the waivers that hold for none of them though they mean one, in words.
+    """Return which rows are waived, (N,), and messages about waivers that are no longer valid.
 
-    `names` are the rows' paths, or ids where they have none.
+    `names` are the paths of the rows, or their ids where they have no path.
     """
     rows = list(zip(hashes, labels, strict=True))
     holding = {(waiver.sha256, waiver.label) for waiver in waivers}
     mask = np.array([row in holding for row in rows], dtype=np.bool_)
     held = {row for row in rows if row in holding} if waivers else set()
     contents = {sha: (name, label) for (sha, label), name in zip(rows, names, strict=True)} if waivers else {}
-    places = set(names) if waivers else set()
+    known_names = set(names) if waivers else set()
     broken = []
     for waiver in waivers:
         if (waiver.sha256, waiver.label) in held:
             continue
         if waiver.sha256 in contents:
             name, label = contents[waiver.sha256]
-            broken.append(f"{name}: its label changed ({waiver.label!r}, now {label!r}): the waiver no longer holds")
-        elif waiver.path in places:
-            broken.append(f"{waiver.path}: its picture changed: the waiver no longer holds")
+            broken.append(f"{name}: its label changed ({waiver.label!r}, now {label!r}): the waiver is void")
+        elif waiver.path in known_names:
+            broken.append(f"{waiver.path}: its image changed: the waiver is void")
     return mask, broken
 
 
-def names_of(index: Index) -> list[str]:
-    """What waivers call the rows of a dataset."""
-    return [path if path is not None else name for path, name in zip(index.paths, index.ids, strict=True)]
+def find_waived(file: Path, index: Index, hashes: Sequence[str | None]) -> tuple[Bools, list[str]]:
+    """Return which rows of a dataset a file of waivers waives, and messages about waivers that are void."""
+    names = [path if path is not None else name for path, name in zip(index.paths, index.ids, strict=True)]
+    return waived_rows(read_waivers(file), names=names, labels=index.labels, hashes=hashes)
 
 
 def with_waivers(table: pa.Table, mask: Bools) -> pa.Table:
-    """The report's table with another column `waived`."""
+    """Return the report's table with another column `waived`."""
     return table.set_column(table.column_names.index("waived"), "waived", pa.array(mask))

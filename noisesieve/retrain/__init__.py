@@ -1,1 +1,1 @@
-"""Room 7, RETRAIN: report + Pixels → a model. Clean labels are learnt; of corrupted rows only the pictures count."""
+"""Room 7, RETRAIN: report + Pixels → a model. Corrupted rows are trained on without their label."""

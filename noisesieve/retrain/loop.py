@@ -1,6 +1,6 @@
-"""Consistency training: cross-entropy on clean rows, and on corrupted ones agreement of two views of the same picture.
+"""Consistency training: cross-entropy on clean rows, and for corrupted rows the agreement of two views of an image.
 
-Randomness is a function of (seed, epoch, step, rank): a run that resumes after any epoch ends in the same bits.
+Random numbers depend only on (seed, epoch, step, rank), so a resumed run gives the same bits.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,105 +15,108 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from noisesieve.errors import Stopped, TrainingError
+from noisesieve.core.errors import Stopped, TrainingError
+from noisesieve.core.progress import Stop, Watcher, pause_of
+from noisesieve.core.records import Pixels
 from noisesieve.learn.augment import augment
-from noisesieve.learn.backbones import Network
-from noisesieve.learn.checkpoint import Keeper
-from noisesieve.learn.feed import Feed, make_deterministic
-from noisesieve.learn.lesson import generator, shuffled_batches
-from noisesieve.learn.pretrained import Statistics
-from noisesieve.learn.score import mean_probabilities, score_batch
-from noisesieve.learn.state import State, fresh
-from noisesieve.learn.world import World
-from noisesieve.records import Pixels
-from noisesieve.retrain.losses import disagreement
+from noisesieve.learn.batch_loader import BatchLoader
+from noisesieve.learn.checkpoint import CheckpointStore
+from noisesieve.learn.device import make_deterministic
+from noisesieve.learn.distributed import Processes
+from noisesieve.learn.networks.backbones import Network
+from noisesieve.learn.networks.pretrained import Statistics
+from noisesieve.learn.score import predict
+from noisesieve.learn.state import TrainingState, initial_state
+from noisesieve.learn.training_data import make_generator, shuffled_batches
+from noisesieve.retrain.losses import consistency_loss
 from noisesieve.retrain.plan import RetrainRecipe
-from noisesieve.retrain.strong import strong
-from noisesieve.watch import Stop, Watcher
+from noisesieve.retrain.strong_augment import strong_augment
 
-SAVE_SECONDS = 300.0  # a long epoch is saved on the way
-LR_END = 0.01  # share of the rate that the cosine ends with
+SAVE_SECONDS = 300.0  # time between two checkpoints within a long epoch
+LR_END = 0.01  # final learning rate, as a share of the initial one
 
 
 @dataclass(frozen=True)
-class Material:
-    """What there is to learn from, by readable row."""
+class RetrainData:
+    """The readable rows to train on."""
 
     pixels: Pixels
-    labels: Tensor  # (N,) int64: of the clean rows the label that counts; of others anything
-    clean: Tensor  # rows whose label is learnt
-    corrupted: Tensor  # rows of which only the picture is
+    labels: Tensor  # (N,) int64; used for clean rows only
+    clean: Tensor  # rows trained on with their label
+    corrupted: Tensor  # rows trained on without a label
     classes: int
-    statistics: Statistics | None = None  # of the pictures, as the weights want them; None: of these
-    initial: dict[str, Tensor] | None = None  # weights to start from
+    statistics: Statistics | None = None  # mean and deviation that the initial weights need; None: from these images
+    initial: dict[str, Tensor] | None = None  # initial weights
 
 
 @dataclass(frozen=True)
-class Exam:
-    """Pictures with labels that are right, never learnt from."""
+class LabelledTestSet:
+    """Images with right labels that are never trained on."""
 
     pixels: Pixels
     labels: Tensor
 
 
 @dataclass(frozen=True)
-class Taught:
+class RetrainResult:
     """A finished retraining."""
 
-    state: State
+    state: TrainingState
     history: list[dict[str, Any]]
 
 
-class Retraining:
-    """One retraining. `run` reads in order; everything else is a step of it."""
+class RetrainLoop:
+    """One retraining. Start with `run`: the other methods are its steps."""
 
     def __init__(
         self,
-        material: Material,
+        data: RetrainData,
         recipe: RetrainRecipe,
         *,
-        exam: Exam | None,
+        test_set: LabelledTestSet | None,
         name: str,
-        world: World,
+        processes: Processes,
         watcher: Watcher,
-        checkpoints: Keeper | None,
+        checkpoints: CheckpointStore | None,
         stop: Stop,
     ) -> None:
-        make_deterministic(world.device)
-        self.material, self.recipe, self.exam, self.name = material, recipe, exam, name
-        self.world, self.watcher, self.checkpoints, self.stop = world, watcher, checkpoints, stop
-        self.feed = Feed(material.pixels, world.device, statistics=material.statistics)
-        statistics = self.feed.mean.tolist(), self.feed.std.tolist()
-        self.exam_feed = None if exam is None else Feed(exam.pixels, world.device, statistics=statistics)
-        self.state = fresh(recipe.network, rows=len(material.labels), classes=material.classes, world=world)
+        make_deterministic(processes.device)
+        self.data, self.recipe, self.test_set, self.name = data, recipe, test_set, name
+        self.processes, self.watcher, self.checkpoints, self.stop = processes, watcher, checkpoints, stop
+        self.loader = BatchLoader(data.pixels, processes.device, statistics=data.statistics)
+        statistics = self.loader.mean.tolist(), self.loader.std.tolist()
+        self.test_loader = None
+        if test_set is not None:
+            self.test_loader = BatchLoader(test_set.pixels, processes.device, statistics=statistics)
+        self.state = initial_state(recipe.network, rows=len(data.labels), classes=data.classes, processes=processes)
         self.state.mean, self.state.std = statistics
-        self.stopping = self.saving = False  # what the ranks agreed on in the last step
+        self.stopping = self.saving = False  # as the ranks agreed in the last step
         self.saved_at = time.monotonic()
-        if material.initial is not None:
-            self.state.model.load_state_dict(material.initial)
-            self.state.average.load_state_dict(material.initial)
+        if data.initial is not None:
+            self.state.model.load_state_dict(data.initial)
+            self.state.average.load_state_dict(data.initial)
 
-    def run(self) -> Taught:
-        """Train until the last epoch; from the last checkpoint where there is one."""
+    def run(self) -> RetrainResult:
+        """Train until the last epoch, starting from the last checkpoint if there is one."""
         state, recipe = self.state, self.recipe
         if self.checkpoints is not None and (found := self.checkpoints.latest()) is not None:
             state.restore(*found)
             self.watcher.note(f"Resuming {self.name} in epoch {state.epoch}.")
-        rows = len(self.material.clean)
+        rows = len(self.data.clean)
         self.watcher.stage(self.name, recipe.epochs * rows)
         self.watcher.advance((state.epoch - 1) * rows)
         while state.epoch <= recipe.epochs:
             facts = self.train_epoch()
-            self.save()  # a stop in the exam costs no training
+            self.save()  # a stop during the test loses no training
             facts["test_accuracy"] = self.accuracy()
             state.history = [*state.history, facts]
             state.epoch, state.step, state.epoch_facts = state.epoch + 1, 0, {}
             self.save()
         self.watcher.finish()
-        return Taught(state, state.history)
+        return RetrainResult(state, state.history)
 
     def learning_rate(self, now: float) -> float:
-        """The rate after `now` epochs: a rise, then a cosine."""
+        """Return the learning rate after `now` epochs: a linear warm-up, then a cosine."""
         recipe = self.recipe
         lr, rise = recipe.network.lr, recipe.warmup_epochs
         if now < rise:
@@ -123,24 +125,25 @@ class Retraining:
         return lr * (LR_END + (1 - LR_END) * (1 + math.cos(math.pi * min(1.0, rest))) / 2)
 
     def train_epoch(self) -> dict[str, Any]:
-        """One pass over the clean rows, corrupted ones beside them."""
+        """Train one epoch over the clean rows, with corrupted rows in every step. Returns the row of the history."""
         state, recipe, start = self.state, self.recipe, time.monotonic()
         seed, size = recipe.network.seed, recipe.network.batch_size
-        clean, corrupted = self.material.clean, self.material.corrupted
-        nobody = clean.new_zeros(0)
+        clean, corrupted = self.data.clean, self.data.corrupted
+        none = clean.new_zeros(0)
         batches = [
-            clean[b] for b in shuffled_batches(len(clean), nobody, size=size, generator=generator(seed, state.epoch, 0))
+            clean[b]
+            for b in shuffled_batches(len(clean), none, size=size, generator=make_generator(seed, state.epoch, 0))
         ]
-        beside = self._beside(corrupted, len(batches))
+        unlabelled = self._unlabelled_batches(corrupted, len(batches))
         teacher = self._teacher()
         totals = state.epoch_facts = state.epoch_facts or {"loss": 0.0, "consistency": 0.0, "seconds": 0.0}
         mine = [self._mine(b) for b in batches]
-        aside = [self._mine(b) for b in beside]
+        mine_unlabelled = [self._mine(b) for b in unlabelled]
         first = state.step
-        pictures = zip(self.feed.batches(mine[first:]), self._pictures(aside[first:]), strict=True)
-        for step, (images, others) in enumerate(pictures, first):
+        loaded = zip(self.loader.batches(mine[first:]), self._images(mine_unlabelled[first:]), strict=True)
+        for step, (images, others) in enumerate(loaded, first):
             rate = self.learning_rate(state.epoch - 1 + step / len(batches))
-            losses = self._step(step, rate, batches[step], mine[step], images, beside[step], others, teacher)
+            losses = self._step(step, rate, batches[step], mine[step], images, unlabelled[step], others, teacher)
             for key, value in zip(("loss", "consistency"), losses, strict=True):
                 totals[key] += value / len(batches)
             state.update_average(len(batches), recipe.network.ema_epochs)
@@ -154,8 +157,8 @@ class Retraining:
                 raise self.stop() or Stopped("Another rank was asked to stop.", exit_code=143)
             if self.saving:
                 self.save()
-        state.parked = {}
-        seen = sum(len(b) for b in batches) + 2 * sum(len(b) for b in beside)
+        state.stashed = {}
+        count = sum(len(b) for b in batches) + 2 * sum(len(b) for b in unlabelled)
         seconds = totals["seconds"]
         return {
             "phase": self.name,
@@ -163,49 +166,49 @@ class Retraining:
             "learning_rate": self.learning_rate(state.epoch - 1 / len(batches)),
             "train_loss": totals["loss"],
             "consistency_loss": totals["consistency"] if recipe.unlabelled_batch else None,
-            "images": seen,
+            "images": count,
             "seconds": seconds,
-            "images_per_second": seen / max(1e-9, seconds),
+            "images_per_second": count / max(1e-9, seconds),
         }
 
-    def _beside(self, corrupted: Tensor, steps: int) -> list[Tensor]:
-        """The corrupted rows that accompany each step: one shuffled round after the other."""
+    def _unlabelled_batches(self, corrupted: Tensor, steps: int) -> list[Tensor]:
+        """Return the corrupted rows of each step: repeated shuffled passes over them."""
         size = self.recipe.unlabelled_batch if len(corrupted) else 0
         if size == 0:
             return [corrupted[:0]] * steps
         rounds = -(-steps * size // len(corrupted))
-        dice = generator(self.recipe.network.seed, self.state.epoch, 0, 1)
-        order = torch.cat([torch.randperm(len(corrupted), generator=dice) for _ in range(rounds)])
+        generator = make_generator(self.recipe.network.seed, self.state.epoch, 0, 1)
+        order = torch.cat([torch.randperm(len(corrupted), generator=generator) for _ in range(rounds)])
         return list(corrupted[order[: steps * size]].split(size))
 
-    def _pictures(self, batches: list[Tensor]) -> Any:
-        """Their pictures; None where there are none."""
+    def _images(self, batches: list[Tensor]) -> Any:
+        """Yield the images of batches; None if the batches are empty."""
         if not any(len(batch) for batch in batches):
             return [None] * len(batches)
-        return self.feed.batches(batches)
+        return self.loader.batches(batches)
 
     def _mine(self, batch: Tensor) -> Tensor:
-        """This rank's part; a rank without a row runs one with weight zero."""
-        part = batch[self.world.rank :: self.world.size]
+        """Return the part of this rank; a rank without rows runs one row with weight zero."""
+        part = batch[self.processes.rank :: self.processes.size]
         return part if len(part) else batch[:1]
 
     def _teacher(self) -> Network:
-        """Whose word on the plain view is the target."""
+        """Return the network whose prediction on the plain view is the target."""
         if self.recipe.target == "ema":
             return self.state.average
         if self.recipe.target == "epoch-start":
             teacher = copy.deepcopy(self.state.model).requires_grad_(False)
-            if self.state.step and self.state.parked:  # resumed within the epoch
-                teacher.load_state_dict(self.state.parked)
-            self.state.parked = {name: value.clone() for name, value in teacher.state_dict().items()}
+            if self.state.step and self.state.stashed:  # resumed within the epoch
+                teacher.load_state_dict(self.state.stashed)
+            self.state.stashed = {name: value.clone() for name, value in teacher.state_dict().items()}
             return teacher
         return self.state.model
 
     def save(self) -> None:
-        """Write a checkpoint, on rank 0; BatchNorm's statistics are then the same on all."""
+        """Write a checkpoint, on rank 0. BatchNorm's statistics are averaged over the ranks first."""
         self.saved_at, self.saving = time.monotonic(), False
-        self.world.mean_(self.state.norm_buffers())
-        if self.checkpoints is not None and self.world.leads:
+        self.processes.mean_(self.state.norm_buffers())
+        if self.checkpoints is not None and self.processes.is_leader:
             state = self.state
             self.checkpoints.save(state.updates * 2 + (state.step == 0), *state.to_checkpoint())
 
@@ -216,38 +219,38 @@ class Retraining:
         batch: Tensor,
         mine: Tensor,
         images: Tensor,
-        beside: Tensor,
+        unlabelled: Tensor,
         others: Tensor | None,
         teacher: Network,
     ) -> tuple[float, float]:
-        """One update: the losses, over all ranks."""
-        state, recipe, world = self.state, self.recipe, self.world
+        """Update the weights once. Returns both losses, summed over the ranks."""
+        state, recipe, processes = self.state, self.recipe, self.processes
         flip, scaler = bool(state.flip), state.precision.scaler
-        dice = generator(recipe.network.seed, state.epoch, step + 1, world.rank)
-        views = [self.feed.normalize(augment(images, dice, flip=flip))]
+        generator = make_generator(recipe.network.seed, state.epoch, step + 1, processes.rank)
+        views = [self.loader.normalize(augment(images, generator, flip=flip))]
         target = None
         if others is not None:
             with torch.no_grad(), state.precision.autocast():
-                target = teacher.eval()(self.feed.normalize(augment(others, dice, flip=flip)))
-            views.append(self.feed.normalize(strong(others, dice, flip=flip, policy=recipe.policy)))
+                target = teacher.eval()(self.loader.normalize(augment(others, generator, flip=flip)))
+            views.append(self.loader.normalize(strong_augment(others, generator, flip=flip, policy=recipe.policy)))
         state.model.train()
         with state.precision.autocast():
             logits = state.model(torch.cat(views))
-        labels = self.material.labels[mine].to(world.device)
-        counted = float(world.rank < len(batch))
+        labels = self.data.labels[mine].to(processes.device)
+        counted = float(processes.rank < len(batch))
         loss = cross_entropy(logits[: len(images)], labels, reduction="sum") / len(batch) * counted
         consistency = loss.new_zeros(())
         if target is not None:
-            counted = float(world.rank < len(beside))
-            consistency = disagreement(logits[len(images) :], target).sum() / len(beside) * counted
+            counted = float(processes.rank < len(unlabelled))
+            consistency = consistency_loss(logits[len(images) :], target).sum() / len(unlabelled) * counted
         for group in state.optimizer.param_groups:
             group["lr"] = rate * group["share"]
         state.optimizer.zero_grad()
         scaler.scale(loss + recipe.weight * consistency).backward()
         parameters = list(state.model.parameters())
         signals = (float(self.stop() is not None), float(time.monotonic() - self.saved_at > SAVE_SECONDS))
-        said = (float(loss.detach()), float(consistency.detach()), *signals)
-        *losses, stopping, saving = world.add_gradients(parameters, said)
+        numbers = (float(loss.detach()), float(consistency.detach()), *signals)
+        *losses, stopping, saving = processes.add_gradients(parameters, numbers)
         self.stopping, self.saving = stopping > 0, saving > 0
         scaler.unscale_(state.optimizer)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, recipe.network.clip_norm))
@@ -262,28 +265,14 @@ class Retraining:
         return losses[0], losses[1]
 
     def accuracy(self) -> float | None:
-        """Of the averaged weights on the exam; None where there is none."""
-        if self.exam is None or self.exam_feed is None:
+        """Return the accuracy of the averaged weights on the test set; None if there is none."""
+        if self.test_set is None or self.test_loader is None:
             return None
-        stop = self.stop if self.world.size == 1 else _never  # several ranks stop at a training step, together
-        probs = examine(self.state.average, self.exam_feed, flip=bool(self.state.flip), state=self.state, stop=stop)
-        return float((probs.argmax(dim=1) == self.exam.labels).double().mean())
+        pause = pause_of(self.stop)
 
+        def done(count: int) -> None:
+            if self.processes.size == 1:  # several ranks stop only at a training step, together
+                pause()
 
-def _never() -> None:
-    """Nobody asks."""
-
-
-def examine(
-    network: Network, feed: Feed, *, flip: bool, state: State, stop: Callable[[], Exception | None] = lambda: None
-) -> Tensor:
-    """Class probabilities (N, K) of all pictures of a feed."""
-    network.eval()
-    found = []
-    with torch.inference_mode():
-        for images in feed.batches(list(torch.arange(len(feed)).split(score_batch(feed.size)))):
-            plain = feed.normalize(images)
-            found.append(mean_probabilities(network, [plain, plain.flip(3)] if flip else [plain], state.precision))
-            if (asked := stop()) is not None:
-                raise asked
-    return torch.cat(found).clone()
+        probs = predict(self.state.average, self.test_loader, flip=bool(self.state.flip), done=done)
+        return float((probs.argmax(dim=1) == self.test_set.labels).double().mean())

@@ -1,4 +1,4 @@
-"""What consistency training minimises, one value a row."""
+"""The loss of consistency training, one value per row."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 
-def disagreement(logits: Tensor, target: Tensor) -> Tensor:
-    """KL(target || prediction), (B,): how far the strongly augmented view is from what the plain one shows.
+def consistency_loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Return KL(target || prediction), (B,), of the plain view's logits and the strongly augmented view's.
 
     The gradient flows through `logits` alone.
     """
     goal = torch.log_softmax(target.detach().float(), dim=1)
-    said = torch.log_softmax(logits.float(), dim=1)
-    return (goal.exp() * (goal - said)).sum(dim=1)
+    log_probs = torch.log_softmax(logits.float(), dim=1)
+    return (goal.exp() * (goal - log_probs)).sum(dim=1)

@@ -1,8 +1,8 @@
-"""Room 6, SHOW: report → review.html, one file that opens from disk and asks nobody for anything."""
+"""Room 6, SHOW: report → review.html, one file that opens from disk and loads nothing from a server."""
 
 from __future__ import annotations
 
-from noisesieve.review.facts import Page, choose, gather
-from noisesieve.review.page import render
+from noisesieve.review.page import render_page
+from noisesieve.review.page_data import PageData, build_page_data, choose_rows
 
-__all__ = ["Page", "choose", "gather", "render"]
+__all__ = ["PageData", "build_page_data", "choose_rows", "render_page"]

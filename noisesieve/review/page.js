@@ -7,12 +7,12 @@
   const WORDS = { accept: "accepted", keep: "kept", relabel: "changed", unusable: "unusable" };
   const MOST_OPTIONS = 200;
   let view = suspects.map((_, i) => i); // the suspects that pass the filters, in order
-  let at = 0; // place in the view
+  let at = 0; // position in the view
   const decisions = new Map(); // id → { decision, label, by, at }; also of suspects that another page of this run shows
   const past = []; // ids with what was decided before, for undo
   let remembers = true;
 
-  // Memory
+  // Storage
 
   function recall(name) {
     try { return localStorage.getItem(name); } catch { remembers = false; return null; }
@@ -42,7 +42,7 @@
     remember(KEY, JSON.stringify([...all]));
   }
 
-  // Pieces
+  // Helpers
 
   function element(tag, className, text) {
     const made = document.createElement(tag);
@@ -55,9 +55,9 @@
   function fit(image) {
     image.classList.toggle("tiny", Math.max(image.naturalWidth, image.naturalHeight) <= 64);
   }
-  const said = (suspect) => decisions.get(suspect.id);
+  const decisionOf = (suspect) => decisions.get(suspect.id);
   function describe(suspect) {
-    const d = said(suspect);
+    const d = decisionOf(suspect);
     if (!d) return "undecided";
     return d.decision === "unusable" ? "unusable" : WORDS[d.decision] + ": " + d.label;
   }
@@ -69,7 +69,7 @@
     for (const entry of entries) {
       if (!entry.isIntersecting) continue;
       const image = entry.target.querySelector("img");
-      if (image && !image.src) image.src = suspects[Number(entry.target.dataset.number)].picture;
+      if (image && !image.src) image.src = suspects[Number(entry.target.dataset.number)].image;
       unseen.unobserve(entry.target);
     }
   }, { rootMargin: "600px" });
@@ -81,12 +81,12 @@
     card.dataset.number = number;
     card.tabIndex = -1;
     const frame = element("span", "frame");
-    if (suspect.picture) {
+    if (suspect.image) {
       const image = element("img");
       image.alt = "";
       image.addEventListener("load", () => fit(image));
       frame.append(image);
-    } else frame.append(element("span", "muted", "no picture"));
+    } else frame.append(element("span", "muted", "no image"));
     const text = element("span", "text");
     const pair = element("span", "pair");
     pair.append(element("bdi", "from", name(suspect.given)));
@@ -103,7 +103,7 @@
     return item;
   }
   function dressCard(number) {
-    const suspect = suspects[number], card = cards[number].firstChild, d = said(suspect);
+    const suspect = suspects[number], card = cards[number].firstChild, d = decisionOf(suspect);
     card.classList.toggle("done", Boolean(d));
     card.querySelector(".mark")?.remove();
     if (d) card.append(element("span", "mark", d.decision === "unusable" ? "✕ unusable" : { accept: "✓ ", keep: "= ", relabel: "✎ " }[d.decision] + d.label));
@@ -118,20 +118,20 @@
       ? `${suspects.length.toLocaleString("en")} suspects` : `${view.length.toLocaleString("en")} of ${suspects.length.toLocaleString("en")}`;
   }
 
-  // The suspect at hand
+  // The current suspect
 
   const current = () => suspects[view[at]];
   const stacked = () => matchMedia("(max-width: 900px)").matches;
-  function goTo(place, { focus = false } = {}) {
+  function goTo(position, { focus = false } = {}) {
     const before = cards[view[at]]?.firstChild;
     if (before) { before.removeAttribute("aria-current"); before.tabIndex = -1; }
-    at = Math.max(0, Math.min(place, view.length - 1));
+    at = Math.max(0, Math.min(position, view.length - 1));
     showFocus();
     const card = cards[view[at]]?.firstChild;
     if (!card) return;
     card.setAttribute("aria-current", "true");
     card.tabIndex = 0;
-    if (!stacked()) card.scrollIntoView({ block: "nearest" }); // where the pane lies above, it must stay in view
+    if (!stacked()) card.scrollIntoView({ block: "nearest" }); // if the pane is above, it must stay in view
     if (focus) card.focus({ preventScroll: true });
   }
   function showFocus() {
@@ -140,21 +140,21 @@
     byId("undo").disabled = past.length === 0;
     byId("focus").hidden = !suspect;
     if (!suspect) return;
-    const picture = byId("picture");
-    picture.hidden = !suspect.picture;
-    byId("no-picture").hidden = Boolean(suspect.picture);
-    if (suspect.picture) picture.src = suspect.picture; else picture.removeAttribute("src");
-    picture.alt = `Suspect labelled ${name(suspect.given)}`;
+    const shown = byId("image");
+    shown.hidden = !suspect.image;
+    byId("no-image").hidden = Boolean(suspect.image);
+    if (suspect.image) shown.src = suspect.image; else shown.removeAttribute("src");
+    shown.alt = `Suspect labelled ${name(suspect.given)}`;
     byId("given").textContent = name(suspect.given);
     byId("suggested").textContent = name(suspect.suggested);
     byId("chance").textContent = percent(suspect.chance);
     byId("margin").textContent = "+" + suspect.margin.toFixed(2);
-    byId("place").textContent = `${at + 1} of ${view.length}`;
+    byId("position").textContent = `${at + 1} of ${view.length}`;
     byId("path").textContent = suspect.path ?? suspect.id;
     byId("accept").disabled = suspect.suggested === null;
     byId("previous").disabled = at === 0;
     byId("next").disabled = at === view.length - 1;
-    const d = said(suspect);
+    const d = decisionOf(suspect);
     byId("decided").hidden = !d;
     byId("decided").textContent = d ? describe(suspect) : "";
     byId("top").replaceChildren(...suspect.top.map(([number, chance], i) => {
@@ -175,14 +175,14 @@
       return item;
     }));
   }
-  byId("picture").addEventListener("load", () => fit(byId("picture")));
+  byId("image").addEventListener("load", () => fit(byId("image")));
 
   // Decisions
 
   function decide(decision, label) {
     const suspect = current();
     if (!suspect) return;
-    past.push([suspect.id, said(suspect)]);
+    past.push([suspect.id, decisionOf(suspect)]);
     decisions.set(suspect.id, { decision, label, by: byId("reviewer").value, at: new Date().toISOString() });
     settled(view[at]);
     const done = `${suspect.path ?? suspect.id}: ${describe(suspect)}.`;
@@ -190,7 +190,7 @@
     if (open >= 0) goTo(open); else showFocus();
     announce(open >= 0 ? `${done} Next: ${spoken()}` : `${done} Every suspect in view is decided.`);
   }
-  const spoken = () => (current() ? cards[view[at]].firstChild.getAttribute("aria-label") + ", " + byId("place").textContent : "none");
+  const spoken = () => (current() ? cards[view[at]].firstChild.getAttribute("aria-label") + ", " + byId("position").textContent : "none");
   function take(number) {
     const suspect = current();
     if (!suspect) return;
@@ -218,7 +218,7 @@
     showProgress();
   }
   function showProgress() {
-    const done = suspects.filter(said).length;
+    const done = suspects.filter(decisionOf).length;
     byId("progress").max = Math.max(1, suspects.length);
     byId("progress").value = done;
     byId("progress-text").textContent = `${done.toLocaleString("en")} of ${suspects.length.toLocaleString("en")} decided`;
@@ -226,7 +226,7 @@
   }
   function announce(text) { byId("live").textContent = text; }
 
-  // decisions.csv: a cell that a spreadsheet would run gets a quote before it; `noisesieve apply` takes it off again
+  // decisions.csv: cells that a spreadsheet would run as a formula get a leading quote, which `noisesieve apply` removes
 
   function cell(value) {
     let text = String(value ?? "");
@@ -236,7 +236,7 @@
   function csv() {
     const lines = [["id", "path", "sha256", "given", "decision", "label", "reviewer", "decided_at", "run"]];
     for (const s of suspects) {
-      const d = said(s);
+      const d = decisionOf(s);
       if (d) lines.push([s.id, s.path, s.sha256, name(s.given), d.decision, d.decision === "unusable" ? "" : d.label, d.by || byId("reviewer").value, d.at, data.run]);
     }
     return lines.map((line) => line.map(cell).join(",")).join("\n") + "\n";
@@ -283,7 +283,7 @@
       if (given !== "" && s.given !== Number(given)) return false;
       if (pair && pair !== s.given + ">" + s.suggested) return false;
       if (s.chance < least) return false;
-      if (state && (state === "decided") !== Boolean(said(s))) return false;
+      if (state && (state === "decided") !== Boolean(decisionOf(s))) return false;
       return !text || [s.path ?? s.id, name(s.given), name(s.suggested)].some((part) => part.toLowerCase().includes(text));
     }).sort(SORTS[byId("sort").value]);
     showGallery();
@@ -295,7 +295,7 @@
     applyFilters();
   }
 
-  // Another class
+  // The dialog for another class
 
   let matches = [], marked = 0;
   function openChooser() {
@@ -352,8 +352,8 @@
   // Keys
 
   function nextOpenPlace() { // the next undecided one, from the start again after the last; -1: there is none
-    const later = view.findIndex((number, place) => place > at && !said(suspects[number]));
-    return later >= 0 ? later : view.findIndex((number) => !said(suspects[number]));
+    const later = view.findIndex((number, position) => position > at && !decisionOf(suspects[number]));
+    return later >= 0 ? later : view.findIndex((number) => !decisionOf(suspects[number]));
   }
   function nextOpen() {
     const any = nextOpenPlace();
@@ -381,7 +381,7 @@
     if (!event.repeat || key.startsWith("Arrow")) action(); // a key held down must not decide what nobody saw
   });
 
-  // Wires
+  // Event handlers
 
   for (const [id, action] of Object.entries({
     accept, keep: KEYS.k, choose: openChooser, unusable: KEYS.x, undo, previous: () => move(-1), next: () => move(1),
@@ -433,7 +433,7 @@
   suspects.forEach((_, number) => dressCard(number));
   showGallery();
   showProgress();
-  const open = view.findIndex((number) => !said(suspects[number]));
+  const open = view.findIndex((number) => !decisionOf(suspects[number]));
   goTo(open >= 0 ? open : 0);
   scrollTo(0, 0);
 })();

@@ -1,4 +1,4 @@
-"""The page itself: template, style and script in one file. What the dataset says is text in it, never code."""
+"""Render the page: template, style and script in one file. Text of the dataset is never interpreted as code."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from noisesieve.review.facts import Page
+from noisesieve.review.page_data import PageData
 
 CLASSES_SHOWN = 12
 
 
-def render(page: Page) -> str:
-    """One HTML document. Its policy lets run nothing but the page's own script, and load nothing at all."""
+def render_page(page: PageData) -> str:
+    """Return one HTML document. Its content policy allows only its own script and style, and no requests."""
     environment = Environment(
         autoescape=True, loader=FunctionLoader(_asset), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -37,7 +37,7 @@ def render(page: Page) -> str:
 
 
 def inert_json(document: Any) -> Markup:
-    """JSON that no HTML parser can take for a tag, a comment or the end of the script."""
+    """Return JSON that an HTML parser cannot mistake for a tag, a comment or the end of the script."""
     text = json.dumps(document, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
@@ -51,7 +51,7 @@ def _hash(text: str) -> str:
 
 
 def _bars(histogram: dict[str, Any]) -> list[dict[str, Any]]:
-    """Stacked bars of the margin histogram, in percent of the picture; the root keeps a few suspects visible."""
+    """Return the stacked bars of the histogram, in percent of the chart; heights are square roots of counts."""
     columns = list(zip(histogram["clean"], histogram["corrupted"], strict=True))
     tallest = max((math.sqrt(clean + suspect) for clean, suspect in columns), default=0.0) or 1.0
     width = 100 / max(1, len(columns))
@@ -59,7 +59,7 @@ def _bars(histogram: dict[str, Any]) -> list[dict[str, Any]]:
     for i, counts in enumerate(columns):
         foot = 0.0
         for kind, rows in zip(("clean", "corrupted"), counts, strict=True):
-            if rows:  # the pair's height is a root, and each has its part of it
+            if rows:  # the height of the pair is a square root, divided in proportion to the counts
                 height = 100 * math.sqrt(sum(counts)) / tallest * rows / sum(counts)
                 bars.append(
                     {"x": i * width, "width": width * 0.9, "foot": foot, "height": height, "kind": kind, "rows": rows}

@@ -1,1 +1,1 @@
-"""Room 4, DECIDE: Scores → Verdicts. Pure functions of tensors; the formulas live here once."""
+"""Room 4, DECIDE: Scores → Verdicts. Pure functions of tensors; the formulas exist only here."""

@@ -1,4 +1,4 @@
-"""How sure the sieve is: a probability that a label is wrong, estimated without any truth."""
+"""Calibration: the probability that a label is wrong, estimated without known right labels."""
 
 from __future__ import annotations
 
@@ -7,144 +7,163 @@ import math
 import torch
 from torch import Tensor
 
+from noisesieve.core.records import Bools, Floats, ModelSummary
 from noisesieve.sieve.formulas import PAPER_EPS, POOL_FLOOR
 
-CALM, TORN = 0.1, 0.2  # doubt below which nothing changes, and above which the sieve is as gentle as the paper's
-FEWEST = 20  # rows of either kind below which a mixture means nothing
+AGREE_BELOW, DISAGREE_ABOVE = 0.1, 0.2  # disagreement up to which loop_eps is kept, and from which it is the paper's
+FEWEST = 20  # with fewer suspects or fewer clean rows no mixture is fitted
 ROUNDS = 100
-MISTAKEN_AT = 0.245  # doubt at which the fitted law would call every suspect a mistake
-MOST_MISTAKEN = 0.5  # about what was measured at the largest doubt: beyond it the law is not followed
-FALL = 0.75  # how fast suspects become less certain along their ranking: on hard photos from .9 to .2, by a like law
-CORNERS = 16  # of the broken line, on either side of the verdict
-REACH = 16.0  # log-odds beyond this are one place
-TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # softer still, and hard pictures would explain wrong labels away
-FITTED = 2_000_000  # probabilities that a transition is fitted to, at most
+MISTAKEN_AT = 0.245  # disagreement at which the fitted curve would expect no suspect to be wrong
+MOST_MISTAKEN = 0.5  # largest expected share of mistakes; the curve was not measured beyond
+FALL = 0.75  # exponent of the decrease of P(wrong) along the ranking of suspects
+KNOTS = 16  # of the calibration curve, on either side of the verdict
+LARGEST_LOGIT = 16.0  # log-odds are clamped to this absolute value
+TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # higher ones would explain wrong labels by uncertain predictions
+FITTED = 2_000_000  # number of probabilities that a transition is fitted to, at most
 FIT_ROUNDS = 20
-MANY_CLASSES = 500  # beyond them one share of right labels must do for all
+MANY_CLASSES = 500  # with more classes, one rate of right labels is fitted for all
 BLOCK = 4096
 
 
-def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor, *, doubted: float = 0.0) -> Tensor:
-    """P(label wrong), (N,) in [0, 1], never rising along `order` (most suspicious row first).
+def corruption_probability(
+    label_probs: Tensor, corrupted: Tensor, order: Tensor, *, disagreement: float = 0.0
+) -> Tensor:
+    """Return P(label wrong), (N,) in [0, 1], which never rises along `order` (most suspicious row first).
 
-    A two-component Gaussian mixture on the log-odds of the given label, begun at the verdict's split, says it of rows
-    that pass. Of the suspects a falling curve does, whose mean is the share that will prove wrong: `trust(doubted)`,
-    where `doubted` is the share of suspects whose picture two opinions take for different things. A network that cannot
-    say what they show cannot be sure what they do not. With too few rows of a kind it is 1 - f[y].
+    For clean rows it is the posterior of a two-component Gaussian mixture on the log-odds of the given label, started
+    from the verdict. For suspects it is a decreasing curve along their ranking whose mean is `expected_precision`:
+    the more often the CE snapshot and the regularized network disagree on suspects, the lower it is.
+    With too few suspects or too few clean rows it is 1 - f[y].
     """
     suspects = int(corrupted.sum())
     if min(suspects, len(corrupted) - suspects) < FEWEST:
         return _monotone(1 - label_probs, order)
-    odds = torch.logit(label_probs.clamp(1e-12, 1 - 1e-12)).clamp(-REACH, REACH)
-    place = torch.empty_like(label_probs)
-    place[order] = (torch.arange(len(order)).to(place) + 0.5) / suspects  # of a suspect: 0 the worst, 1 the last
-    falling = 1 - (1 + FALL) * (1 - trust(doubted)) * place.clamp(max=1.0) ** FALL
-    return _monotone(torch.where(corrupted, falling, _posterior(odds, corrupted) * trust(doubted)), order)
+    odds = torch.logit(label_probs.clamp(1e-12, 1 - 1e-12)).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
+    precision = expected_precision(disagreement)
+    position = torch.empty_like(label_probs)  # of a suspect in the ranking: 0 for the first, 1 for the last
+    position[order] = (torch.arange(len(order)).to(position) + 0.5) / suspects
+    falling = 1 - (1 + FALL) * (1 - precision) * position.clamp(max=1.0) ** FALL
+    return _monotone(torch.where(corrupted, falling, _posterior(odds, corrupted) * precision), order)
 
 
 def by_transition(probs: Tensor, labels: Tensor, order: Tensor) -> Tensor:
-    """P(label wrong), (N,), of rows whose probabilities come from heads that never saw their labels.
+    """Return P(label wrong), (N,), for out-of-fold probabilities. It never rises along `order`.
 
-    What the picture shows is f, sharpened or softened by one temperature; what it is called is drawn from a class-wise
-    transition. Both are those under which the given labels are most likely, so that honest probabilities (these are: no
-    head judged a row it had learnt) need no truth and no law. Never rising along `order`.
+    Model: the true class of a row is distributed as f with a temperature; the given label is drawn from a transition
+    matrix, P(given | true). Temperature and transition maximise the likelihood of the given labels. This needs
+    probabilities of rows that were not trained on, and no known right labels.
     """
     part = slice(None, None, -(-probs.numel() // FITTED))
-    few, given = probs[part], labels[part]
-    likely, best, transition = -math.inf, 1.0, _even(0.8, probs.shape[1])
-    for heat in TEMPERATURES:
-        found, fitted = _fit(few, given, heat)
-        if found > likely:
-            likely, best, transition = found, heat, fitted
-    chance = []
-    for some, named in zip(probs.split(BLOCK), labels.split(BLOCK), strict=True):
-        shown = _softened(some, best)
-        believed = shown.gather(1, named[:, None]).squeeze(1) * transition[named, named]
-        chance.append(1 - believed / (shown * transition[:, named].T).sum(dim=1).clamp(min=1e-300))
-    return _monotone(torch.cat(chance), order)
+    sample, sample_labels = probs[part], labels[part]
+    best_likelihood, best, transition = -math.inf, 1.0, _uniform_transition(0.8, probs.shape[1])
+    for temperature in TEMPERATURES:
+        likelihood, fitted = _fit_transition(sample, sample_labels, temperature)
+        if likelihood > best_likelihood:
+            best_likelihood, best, transition = likelihood, temperature, fitted
+    wrong = []
+    for block, given in zip(probs.split(BLOCK), labels.split(BLOCK), strict=True):
+        true = _with_temperature(block, best)  # (B, K): P(true class | image)
+        right = true.gather(1, given[:, None]).squeeze(1) * transition[given, given]
+        wrong.append(1 - right / (true * transition[:, given].T).sum(dim=1).clamp(min=1e-300))
+    return _monotone(torch.cat(wrong), order)
 
 
-def _softened(probs: Tensor, heat: float) -> Tensor:
-    return ((probs + POOL_FLOOR).log() / heat).softmax(dim=1)
+def _with_temperature(probs: Tensor, temperature: float) -> Tensor:
+    return ((probs + POOL_FLOOR).log() / temperature).softmax(dim=1)
 
 
-def _fit(probs: Tensor, labels: Tensor, heat: float) -> tuple[float, Tensor]:
-    """Log-likelihood of the labels and the transition (K, K) that maximises it, by expectation-maximisation.
+def _fit_transition(probs: Tensor, labels: Tensor, temperature: float) -> tuple[float, Tensor]:
+    """Return the mean log-likelihood of the labels and the transition (K, K), by expectation-maximization.
 
-    Each class starts from, and is drawn a little towards, the same share of right labels with the rest spread evenly.
+    As a weak prior, every class has one further row with the average rate of right labels, spread uniformly.
     """
-    shown, classes = _softened(probs, heat), probs.shape[1]
-    transition = _even(0.8, classes)
+    true, classes = _with_temperature(probs, temperature), probs.shape[1]
+    transition = _uniform_transition(0.8, classes)
     for _ in range(FIT_ROUNDS):
-        joint = shown * transition[:, labels].T
+        joint = true * transition[:, labels].T
         joint = joint / joint.sum(dim=1, keepdim=True).clamp(min=1e-300)
         counts = torch.zeros_like(transition).index_add_(1, labels, joint.T)
-        right = min(float(counts.diagonal().sum() / len(labels)), 1 - 1 / len(labels))  # never: nothing is wrong
-        counts = classes * _even(right, classes) + (counts if classes <= MANY_CLASSES else 0)
+        right = min(float(counts.diagonal().sum() / len(labels)), 1 - 1 / len(labels))  # at least one wrong label
+        counts = classes * _uniform_transition(right, classes) + (counts if classes <= MANY_CLASSES else 0)
         transition = counts / counts.sum(dim=1, keepdim=True)
-    likely = (shown * transition[:, labels].T).sum(dim=1).clamp(min=1e-300)
-    return float(likely.log().mean()), transition
+    likelihood = (true * transition[:, labels].T).sum(dim=1).clamp(min=1e-300)
+    return float(likelihood.log().mean()), transition
 
 
-def _even(right: float, classes: int) -> Tensor:
-    """A transition that keeps a label with probability `right` and else takes any other."""
+def _uniform_transition(right: float, classes: int) -> Tensor:
+    """Return a transition that keeps a label with probability `right`, else draws any other class."""
     return torch.full((classes, classes), (1 - right) / (classes - 1), dtype=torch.float64).fill_diagonal_(right)
 
 
-def knots(label_probs: Tensor, chances: Tensor, corrupted: Tensor) -> tuple[list[float], list[float]]:
-    """P(label wrong) as a broken line over ln f[y], for rows that are scored later: the corners, left to right."""
-    logs, corners = label_probs.clamp(min=1e-300).log(), []
+def summarize_model(label_scores: Floats, corrupted: Bools, probabilities: Floats) -> ModelSummary:
+    """Return how the saved weights score the rows of the training data, for the model card.
+
+    `label_scores` (N, 2) are from the saved weights alone: f[y], and 1 where they flag the row. `corrupted` and
+    `probabilities` (N,) are the verdict and the corruption probability.
+    """
+    flagged, kept = label_scores[:, 1] > 0, ~corrupted
+    given = torch.from_numpy(label_scores[:, 0].copy())
+    knots = fit_calibration(given, torch.from_numpy(probabilities), torch.from_numpy(corrupted))
+    return ModelSummary(int(flagged[kept].sum()), int(kept.sum()), *knots)
+
+
+def fit_calibration(label_probs: Tensor, probabilities: Tensor, corrupted: Tensor) -> tuple[list[float], list[float]]:
+    """Return P(label wrong) as a piecewise linear curve over ln f[y], for rows that are scored later.
+
+    The result is the knots of the curve, from left to right: ln f[y], and P(wrong), which never rises.
+    """
+    logs, knots = label_probs.clamp(min=1e-300).log(), []
     for group in (corrupted, ~corrupted):
         rows = torch.nonzero(group).flatten()
-        for part in rows[logs[rows].argsort()].tensor_split(CORNERS):
+        for part in rows[logs[rows].argsort()].tensor_split(KNOTS):
             if len(part):
-                corners.append((float(logs[part].mean()), float(chances[part].mean())))
-    corners.sort()
-    places, values = zip(*corners, strict=True)
+                knots.append((float(logs[part].mean()), float(probabilities[part].mean())))
+    knots.sort()
+    positions, values = zip(*knots, strict=True)
     never_rising = torch.tensor(values).cummin(0).values
-    return list(places), never_rising.tolist()
+    return list(positions), never_rising.tolist()
 
 
-def on_knots(corners: tuple[list[float], list[float]], label_probs: Tensor) -> Tensor:
-    """P(label wrong) of rows by such a line, (N,)."""
+def apply_calibration(knots: tuple[list[float], list[float]], label_probs: Tensor) -> Tensor:
+    """Return P(label wrong) of rows, (N,), from the curve of `fit_calibration`."""
     logs = label_probs.clamp(min=1e-300).log()
-    places, values = (torch.tensor(part, dtype=torch.float64) for part in corners)
-    right = torch.searchsorted(places, logs).clamp(1, len(places) - 1)
+    positions, values = (torch.tensor(part, dtype=torch.float64) for part in knots)
+    right = torch.searchsorted(positions, logs).clamp(1, len(positions) - 1)
     left = right - 1
-    share = ((logs - places[left]) / (places[right] - places[left]).clamp(min=1e-12)).clamp(0.0, 1.0)
+    share = ((logs - positions[left]) / (positions[right] - positions[left]).clamp(min=1e-12)).clamp(0.0, 1.0)
     return values[left] + share * (values[right] - values[left])
 
 
-def doubt(torn: Tensor, suspects: Tensor) -> float:
-    """The share of suspects over which two opinions are torn; none where there are no suspects."""
-    return float(torn[suspects].double().mean()) if suspects.any() else 0.0
+def suspect_disagreement(disagree: Tensor, suspects: Tensor) -> float:
+    """Return the share of suspects on which the CE snapshot and the network disagree; 0 without suspects."""
+    return float(disagree[suspects].double().mean()) if suspects.any() else 0.0
 
 
-def gentle_eps(doubted: float, eps: float) -> float:
-    """The log floor of the sieve in the loop: `eps` where two opinions of its first suspects agree, the paper's 1e-8
-    where they often differ, between them in between.
+def loop_eps_from_disagreement(disagreement: float, eps: float) -> float:
+    """Return the floor of the sieve in the loop: from `eps` at low disagreement to the paper's 1e-8 at high.
 
-    A dropped row is no longer learnt. Where the network cannot say what its suspects show, many of them are right but
-    hard, and dropping them locks the mistake in; where it can, a small floor overlooks consistent second choices.
+    A dropped row is not trained on any more. Where snapshot and network disagree on many suspects, many of these are
+    right but hard, and dropping them would make the mistake permanent. Where they agree, a small floor would miss
+    consistent second-choice labels.
     """
-    share = min(1.0, max(0.0, (doubted - CALM) / (TORN - CALM)))
+    share = min(1.0, max(0.0, (disagreement - AGREE_BELOW) / (DISAGREE_ABOVE - AGREE_BELOW)))
     return float(math.exp((1 - share) * math.log(eps) + share * math.log(PAPER_EPS)))
 
 
-def trust(doubted: float) -> float:
-    """The share of suspects that will prove wrong, from how often two opinions of them differ.
+def expected_precision(disagreement: float) -> float:
+    """Return the expected share of suspects that are wrong, from the disagreement of snapshot and network.
 
-    Opinions of one network share most of their mistakes: they differ far less often than they err, and the law is
-    an empirical one, from six sets of ten classes: a doubt of .01 to .08 went with a precision of .98 to 1.00, .16 and
-    .18 with .60 and .45. With two classes there is but one alternative, and no doubt to measure.
+    The curve is empirical, from six sets of ten classes: a disagreement of .01 to .08 came with a precision of .98 to
+    1.00, .16 and .18 with .60 and .45. (Both come from one network and share most mistakes, so they disagree much less
+    often than they err.) With two classes there is only one other class, and the disagreement is always 0.
     """
-    return 1 - min(MOST_MISTAKEN, (doubted / MISTAKEN_AT) ** 3)
+    return 1 - min(MOST_MISTAKEN, (disagreement / MISTAKEN_AT) ** 3)
 
 
 def _posterior(odds: Tensor, corrupted: Tensor) -> Tensor:
-    """The share of the lower component at each row, by expectation-maximisation.
+    """Return the posterior of the lower mixture component at each row, by expectation-maximization.
 
-    Both components have one spread, so that the posterior is a logistic curve: monotone, without odd tails.
+    Both components have the same variance, so that the posterior is a logistic curve, which is monotone.
     """
     member = corrupted.double() * 0.98 + 0.01
     for _ in range(ROUNDS):
@@ -163,7 +182,7 @@ def _posterior(odds: Tensor, corrupted: Tensor) -> Tensor:
 
 
 def _monotone(values: Tensor, order: Tensor) -> Tensor:
-    """The nearest-in-spirit sequence that never rises along `order`: midway between its two envelopes."""
+    """Return values that never rise along `order`: the mean of the lower and the upper monotone envelope."""
     along = values[order]
     below = along.cummin(0).values
     above = along.flip(0).cummax(0).values.flip(0)

@@ -1,4 +1,4 @@
-"""CSV and TSV: every cell stays the string it is, every row knows its line."""
+"""CSV and TSV: every cell stays a string, and every row has its line number."""
 
 from __future__ import annotations
 
@@ -9,32 +9,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from noisesieve.errors import InputError
-from noisesieve.records import Index
-from noisesieve.settings import SourceSettings
+from noisesieve.core.errors import InputError
+from noisesieve.core.files import csv_separator
+from noisesieve.core.records import Index
+from noisesieve.core.settings import SourceSettings
 from noisesieve.sources.table import Table, to_index
 
 
 def read_csv(settings: SourceSettings) -> Index:
     """Index a comma-separated table (or one with semicolons, as some spreadsheets write)."""
-    return to_index(_read(settings.path, separator(settings.path)), settings, "csv")
+    return to_index(_read(settings.path, csv_separator(settings.path)), settings, "csv")
 
 
 def read_tsv(settings: SourceSettings) -> Index:
     """Index a tab-separated table."""
     return to_index(_read(settings.path, "\t"), settings, "tsv")
-
-
-def separator(file: Path) -> str:
-    """What stands between the cells of a .csv or .tsv, from its name and its header."""
-    if file.suffix.lower() == ".tsv":
-        return "\t"
-    try:
-        with file.open(encoding="utf-8-sig", errors="replace") as lines:
-            header = lines.readline()
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror}.", "Check its permissions.") from error
-    return ";" if ";" in header and "," not in header else ","
 
 
 def _read(file: Path, separator: str) -> Table:
@@ -50,7 +39,7 @@ def _read(file: Path, separator: str) -> Table:
                 if cells and len(cells) != len(header):
                     raise InputError(
                         f"{file}:{begin}: {len(cells)} cells where the header has {len(header)}.",
-                        "Quote cells that hold the separator, or fill the row up.",
+                        "Quote cells that contain the separator, or add the missing cells.",
                     )
                 if cells:
                     rows.append(cells)
@@ -68,7 +57,7 @@ def _read(file: Path, separator: str) -> Table:
 
 
 def _line_of(file: Path) -> int:
-    """The first line that is not UTF-8."""
+    """Return the number of the first line that is not UTF-8."""
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:

@@ -1,4 +1,4 @@
-"""An image folder: one sub-folder a class, or train / val / test folders that hold the same classes."""
+"""An image folder: one sub-folder per class, or train / val / test folders with the same classes."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from noisesieve.errors import InputError, UsageError
-from noisesieve.files import MARK
-from noisesieve.names import IMAGE_EXTENSIONS, escape_name, natural_key
-from noisesieve.records import Index, Place
-from noisesieve.settings import SourceSettings
+from noisesieve.core.errors import InputError, UsageError
+from noisesieve.core.files import MARK
+from noisesieve.core.records import ImageLocation, Index
+from noisesieve.core.settings import SourceSettings
+from noisesieve.core.text import IMAGE_EXTENSIONS, escape_name, natural_key
 from noisesieve.sources.table import KINDS
 
 SPLITS = frozenset(["train", "training", "val", "valid", "validation", "dev", "test", "testing"])
@@ -24,7 +24,7 @@ class _Found(NamedTuple):
 
 
 def read(settings: SourceSettings) -> Index:
-    """Every image below a class folder, each file once, in natural order."""
+    """Index every image below a class folder, each file once, in natural order."""
     root = settings.path
     _refuse_table_options(settings)
     walk = _Walk(root)
@@ -38,7 +38,7 @@ def read(settings: SourceSettings) -> Index:
             for path in walk.images(root / split / label)
         ]
         for beside in set(classes) - set(splits):
-            walk.images(root / beside)  # none, but the notes should name it
+            walk.images(root / beside)  # has no images, but is named in the notes
     else:
         found = [_Found(label, path, None) for label in classes for path in walk.images(root / label)]
     if not found:
@@ -53,14 +53,14 @@ def read(settings: SourceSettings) -> Index:
         ids=list(paths),
         paths=list(paths),
         labels=[escape_name(row.label) for row in found],
-        places=lambda i: Place(files[i]),
+        locate=lambda i: ImageLocation(files[i]),
         splits=[str(row.split) for row in found] if found[0].split else None,
         notes=walk.notes(),
     )
 
 
 def one_class_hint(root: Path) -> str:
-    """What to type when only one class was found."""
+    """Return the next step when only one class was found."""
     inner = sorted((e.name for e in os.scandir(root) if e.is_dir() and not e.name.startswith(".")), key=natural_key)
     for name in inner:
         if name.lower() in SPLITS:
@@ -69,13 +69,13 @@ def one_class_hint(root: Path) -> str:
 
 
 class _Walk:
-    """Lists folders and images without loops, and remembers what it passed over."""
+    """Lists folders and images, each once, and records what it skipped."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.inside = os.path.realpath(root)
         self.seen: set[str] = set()
-        # Names in order of first sight; dicts, since a million hidden files must not cost a million look-ups each.
+        # Names in the order found. Dicts, since looking up a name in a list of a million would be slow.
         self.hidden: dict[str, None] = {}
         self.empty: dict[str, None] = {}
         self.linked: dict[str, None] = {}
@@ -84,11 +84,11 @@ class _Walk:
         self.strays: dict[str, None] = {}
 
     def folders(self, folder: Path) -> list[str]:
-        """Sub-folders that may be classes, in natural order."""
+        """Return the sub-folders that may be classes, in natural order."""
         return sorted((e.name for e in self._entries(folder) if self._is_folder(e)), key=natural_key)
 
     def images(self, folder: Path) -> list[str]:
-        """Images below a class folder, relative to the root, in natural order; nested folders are allowed."""
+        """Return the images below a class folder, also in nested folders, relative to the root, in natural order."""
         found: list[str] = []
         queue = [folder]
         while queue:
@@ -109,14 +109,14 @@ class _Walk:
         return sorted(found, key=lambda path: tuple(natural_key(part) for part in path.split(os.sep)))
 
     def find_strays(self, root: Path, splits: list[Path]) -> None:
-        """Images that lie in no class folder."""
+        """Record images that are in no class folder."""
         for folder in (root, *splits):
             for entry in self._entries(folder):
                 if os.path.splitext(entry.name)[1].lower() in IMAGE_EXTENSIONS and not _is_dir(entry):
                     self._remember(self.strays, entry.path)
 
     def notes(self) -> list[str]:
-        """What was skipped, one sentence each."""
+        """Return what was skipped, one sentence per kind."""
         lines = (
             ("hidden, skipped", self.hidden),
             ("class folders without images, skipped", self.empty),
@@ -134,7 +134,7 @@ class _Walk:
             raise InputError(f"{folder}: cannot be listed: {error.strerror}.", "Check its permissions.") from error
         shown = []
         for entry in entries:
-            if entry.name == MARK:  # a folder that `export` or `apply` made
+            if entry.name == MARK:  # marks a folder that `export` or `apply` wrote
                 continue
             if entry.name.startswith("."):
                 self._remember(self.hidden, entry.path)
@@ -151,7 +151,7 @@ class _Walk:
         if entry.is_symlink():
             real = os.path.realpath(entry.path)
             if real == self.inside or real.startswith(self.inside + os.sep) or self.inside.startswith(real + os.sep):
-                self._remember(self.linked, entry.path)  # its images have their row already
+                self._remember(self.linked, entry.path)  # its images are listed already
                 return False
         return True
 
@@ -163,13 +163,13 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
     except OSError:
-        return False  # a link that leads in a circle
+        return False  # a circular link
 
 
 def _splits(walk: _Walk, root: Path, names: list[str]) -> list[str]:
-    """The folders that are splits: named so, holding the same classes (half of them at least); else none.
+    """Return the folders that are splits: named like splits, with at least half of their classes in common.
 
-    Folders beside them that hold no images (docs, metadata) do no harm; one with images is a class, and then all are.
+    Other folders beside them may have no images (docs, metadata); if one has, all folders are classes.
     """
     splits = [name for name in names if name.lower() in SPLITS]
     if len(splits) < 2:
@@ -178,7 +178,7 @@ def _splits(walk: _Walk, root: Path, names: list[str]) -> list[str]:
     largest = max(classes, key=len)
     alike = bool(largest) and all(found and len(found & largest) * 2 >= len(largest) for found in classes)
     beside = [name for name in names if name not in splits]
-    # A walk of its own: the dataset's must not think it has seen these folders.
+    # A separate walk, since each walk lists every folder only once.
     return splits if alike and not any(_Walk(root).images(root / name) for name in beside) else []
 
 
@@ -187,7 +187,7 @@ def _refuse_table_options(settings: SourceSettings) -> None:
         if getattr(settings, option) is not None:
             name = "--" + option.replace("_", "-")
             raise UsageError(
-                f"{name} is for tables, and {settings.path} is a folder.", "Leave it out, or list the images."
+                f"{name} is for tables, and {settings.path} is a folder.", "Leave it out, or give a table."
             )
 
 
@@ -197,7 +197,7 @@ def _refuse_detection(root: Path, names: list[str]) -> None:
         if pair <= lower and lower <= pair | {"imagesets", "segmentationclass", "segmentationobject"} | SPLITS:
             raise InputError(
                 f"{root}: looks like a detection dataset (folders {' and '.join(sorted(pair))}).",
-                "noisesieve judges one label an image: crop the objects into class folders, or give a table.",
+                "noisesieve needs one label per image: crop the objects into class folders, or give a table.",
             )
 
 
@@ -205,11 +205,11 @@ def _no_images_hint(root: Path) -> str:
     files = sorted(entry.name for entry in os.scandir(root) if not entry.name.startswith("."))
     for name in files:
         if os.path.splitext(name)[1].lower() in KINDS:
-            return f"It holds a table: try {root / name}."
+            return f"It contains a table: try {root / name}."
         if name.lower().endswith(".json"):
-            return f"It holds {name}: noisesieve needs one label an image, as a folder a class or as a table."
+            return f"It contains {name}: noisesieve needs one label per image, as class folders or as a table."
     if any(os.path.splitext(name)[1].lower() in IMAGE_EXTENSIONS for name in files):
-        return "The images lie in no class folder: give every class its own folder, or list them in a table."
+        return "The images are in no class folder: give every class its own folder, or list them in a table."
     return "Give every class its own folder of images, or give a table."
 
 

@@ -1,4 +1,4 @@
-"""JSONL: one object a line. An image may be embedded as base64, alone or as {"bytes": …, "path": …}."""
+"""JSONL: one object per line. An image may be embedded as base64, alone or as {"bytes": …, "path": …}."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import numpy as np
 import pyarrow as pa
 
-from noisesieve.errors import InputError
-from noisesieve.records import Index
-from noisesieve.settings import SourceSettings
+from noisesieve.core.errors import InputError
+from noisesieve.core.records import Index
+from noisesieve.core.settings import SourceSettings
 from noisesieve.sources.table import Table, to_index
 
 
@@ -21,7 +21,7 @@ def read(settings: SourceSettings) -> Index:
     rows: list[dict[str, Any]] = []
     lines: list[int] = []
     offsets: list[int] = []
-    names: dict[str, None] = {}  # every key, in the order of first sight
+    names: dict[str, None] = {}  # every key, in the order found
     offset = 0
     try:
         with file.open("rb") as blob:
@@ -30,7 +30,7 @@ def read(settings: SourceSettings) -> Index:
                     row = _object(line, file, number)
                     _refuse_multi_label(row.get(settings.label_column), settings, number)
                     if (image := _image_column(row, settings)) is not None:
-                        row[image] = None  # read again when it is decoded: the index stays small
+                        row[image] = None  # read again for decoding, so that the index stays small
                     _refuse_half_characters(row, file, number)
                     names.update(dict.fromkeys(row))
                     rows.append(row)
@@ -53,15 +53,15 @@ def read(settings: SourceSettings) -> Index:
 
 
 def refuse_json(path: Path) -> NoReturn:
-    """Say what a .json file probably is, and what to do."""
+    """Raise an error that says what a .json file probably is, and what to do."""
     with path.open(encoding="utf-8", errors="replace") as file:
         head = file.read(1 << 20)
     if '"annotations"' in head and '"images"' in head:
         raise InputError(
-            f"{path}: looks like a COCO file, with several objects an image.",
-            "noisesieve judges one label an image: crop the objects into class folders first.",
+            f"{path}: looks like a COCO file, with several objects per image.",
+            "noisesieve needs one label per image: crop the objects into class folders first.",
         )
-    raise InputError(f"{path}: a JSON document, not a table.", "Give one object a line, as .jsonl.")
+    raise InputError(f"{path}: a JSON document, not a table.", "Give one object per line, as .jsonl.")
 
 
 def _object(line: bytes, file: Path, number: int) -> dict[str, Any]:
@@ -73,7 +73,7 @@ def _object(line: bytes, file: Path, number: int) -> dict[str, Any]:
     if not isinstance(row, dict):
         raise InputError(f"{file}:{number}: not an object.", 'Each line must be one, as {"path": …, "label": …}.')
     if "annotations" in row and "images" in row:
-        raise InputError(f"{file}:{number}: looks like a COCO file.", "noisesieve judges one label an image.")
+        raise InputError(f"{file}:{number}: looks like a COCO file.", "noisesieve needs one label per image.")
     return row
 
 
@@ -81,7 +81,7 @@ def _refuse_multi_label(label: Any, settings: SourceSettings, number: int) -> No
     if isinstance(label, list | dict):
         raise InputError(
             f"{settings.path}:{number}: the label is a list: a multi-label dataset.",
-            "noisesieve judges one label an image.",
+            "noisesieve needs one label per image.",
         )
 
 
@@ -106,7 +106,7 @@ def _embedded(rows: list[dict[str, Any]], names: dict[str, None], settings: Sour
 
 
 def _array(values: list[Any]) -> pa.Array:
-    """A column with its own type; as JSON text where the types differ, and for objects and lists."""
+    """Return a column with its own type; as JSON text if the types differ, or for objects and lists."""
     try:
         array = pa.array(values)
         if not pa.types.is_nested(array.type):

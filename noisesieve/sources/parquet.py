@@ -1,4 +1,4 @@
-"""Parquet: columns keep their types; an image may be embedded as bytes or as Hugging Face's struct."""
+"""Parquet: columns keep their types. An image may be embedded as bytes or as Hugging Face's struct."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from noisesieve.errors import InputError
-from noisesieve.records import Index
-from noisesieve.settings import SourceSettings
+from noisesieve.core.errors import InputError
+from noisesieve.core.records import Index
+from noisesieve.core.settings import SourceSettings
 from noisesieve.sources.table import Table, to_index
 
 
@@ -23,10 +23,11 @@ def read(settings: SourceSettings) -> Index:
         names = [name for name in schema.names if name != embedded and name not in binary]
         columns = pq.ParquetFile(file).read(columns=names)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{file}: not a readable Parquet file ({error}).", "Write it anew.") from error
+        raise InputError(f"{file}: not a readable Parquet file ({error}).", "Write it again.") from error
     if settings.label_column in binary:
         raise InputError(
-            f"{file}: column {settings.label_column!r} holds bytes, not labels.", "Name another with --label-column."
+            f"{file}: column {settings.label_column!r} contains bytes, not labels.",
+            "Choose another with --label-column.",
         )
     columns = _decode_class_labels(columns, schema).replace_schema_metadata(None)
     return to_index(Table(columns, None, embedded, left_out=binary), settings, "parquet")
@@ -51,19 +52,19 @@ def _embedded(schema: pa.Schema, settings: SourceSettings) -> str | None:
 
 
 def _decode_class_labels(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Hugging Face stores a class as a number and its name in the file's metadata: show the name."""
+    """Replace Hugging Face's class numbers by the class names in the file's metadata."""
     for i, name in enumerate(table.column_names):
         if (names := class_names(schema, name)) is not None:
             try:
                 named = pa.array(names, pa.string()).take(table[name].combine_chunks())
             except pa.ArrowException:
-                continue  # numbers outside the names (-1 in test sets): they stay numbers
+                continue  # numbers without a name (-1 in test sets): they stay numbers
             table = table.set_column(i, name, named)
     return table
 
 
 def class_names(schema: pa.Schema, column: str) -> list[str] | None:
-    """The names of the numbers in a column, where Hugging Face's metadata gives them."""
+    """Return the class names of a column from Hugging Face's metadata, or None."""
     try:
         feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
         names = feature["names"] if feature["_type"] == "ClassLabel" else None

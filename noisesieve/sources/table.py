@@ -1,4 +1,4 @@
-"""What every table has in common: which column is what, and what a table must not be."""
+"""Table → Index, for every table format: find the columns, refuse tables that are not one label per image."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from noisesieve.errors import InputError
-from noisesieve.names import file_of, leads_out
-from noisesieve.records import Bools, Index, Ints, Place
-from noisesieve.settings import SourceSettings
+from noisesieve.core.errors import InputError
+from noisesieve.core.records import Bools, ImageLocation, Index, Ints
+from noisesieve.core.settings import SourceSettings
+from noisesieve.core.text import file_of, leads_out
 
 _BOXES = (
     {"bbox"},
@@ -30,21 +30,21 @@ _FALSE = frozenset(("0", "false", "no", "n", "f", ""))
 
 @dataclass(frozen=True)
 class Table:
-    """A table as read: its columns without image bytes, the line of each row, and where embedded images lie."""
+    """A table as read: its columns without image bytes, the line of each row, and where embedded images are."""
 
     columns: pa.Table
     lines: Ints | None  # first line of each row, from 1; None where the format has no lines
     embedded: str | None = None  # the column that holds image bytes
-    position: Callable[[int], int] = int  # row → where the reader finds its cell
-    left_out: list[str] = field(default_factory=list)  # columns of bytes that are no images to us
+    position: Callable[[int], int] = int  # row → position of its image cell
+    left_out: list[str] = field(default_factory=list)  # other columns of bytes, which are not carried
 
 
 def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
-    """Make the index of a table, or say which line is wrong and why."""
+    """Return the index of a table. Errors name the line."""
     file = settings.path
     names = table.columns.column_names
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise InputError(f"{file}: the column {twice[0]!r} stands there twice.", "Rename one of them.")
+        raise InputError(f"{file}: two columns are called {twice[0]!r}.", "Rename one of them.")
     _refuse_detection(settings, names)
     _need(settings.label_column, "--label-column", settings, names)
     root = settings.root if settings.root is not None else file.parent
@@ -53,8 +53,8 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
     paths: list[str | None]
     if table.embedded is not None:
         paths = [None] * len(labels)
-        spot, column, position = os.fspath(file), table.embedded, table.position
-        places: Callable[[int], Place] = lambda i: Place(spot, column, position(i))  # noqa: E731
+        container, column, position = os.fspath(file), table.embedded, table.position
+        locate: Callable[[int], ImageLocation] = lambda i: ImageLocation(container, column, position(i))  # noqa: E731
     else:
         _need(settings.path_column, "--path-column", settings, names)
         used.add(settings.path_column)
@@ -62,7 +62,7 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
         _refuse_outside(given, table, settings)
         paths = list(given)
         base = os.fspath(root)
-        places = lambda i: Place(file_of(base, given[i]))  # noqa: E731
+        locate = lambda i: ImageLocation(file_of(base, given[i]))  # noqa: E731
     splits = None
     if "split" in names and "split" not in used:
         used.add("split")
@@ -74,7 +74,7 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
         ids=_ids(table, settings, paths, used),
         paths=paths,
         labels=labels,
-        places=places,
+        locate=locate,
         lines=table.lines,
         splits=splits,
         trusted=_trusted(table, settings),
@@ -84,8 +84,8 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
     )
 
 
-def place_of(table: Table, settings: SourceSettings, row: int) -> str:
-    """`labels.csv:812`, or `labels.parquet, row 811` where there are no lines."""
+def position_of(table: Table, settings: SourceSettings, row: int) -> str:
+    """Return `labels.csv:812`, or `labels.parquet, row 811` for formats without lines."""
     if table.lines is not None:
         return f"{settings.path}:{table.lines[row]}"
     return f"{settings.path}, row {row}"
@@ -95,7 +95,7 @@ def _need(column: str, option: str, settings: SourceSettings, names: list[str]) 
     if column not in names:
         raise InputError(
             f"{settings.path}: no column {column!r}. It has: {', '.join(map(repr, names)) or 'none'}.",
-            f"Name the right one with {option}.",
+            f"Choose the right one with {option}.",
         )
 
 
@@ -103,8 +103,8 @@ def _labels(table: Table, settings: SourceSettings) -> list[str]:
     column = table.columns[settings.label_column]
     if pa.types.is_nested(column.type):
         raise InputError(
-            f"{settings.path}: column {settings.label_column!r} holds lists: a multi-label dataset.",
-            "noisesieve judges one label an image.",
+            f"{settings.path}: column {settings.label_column!r} contains lists: a multi-label dataset.",
+            "noisesieve needs one label per image.",
         )
     labels = _texts(table, settings.label_column, settings)
     distinct = set(labels)
@@ -112,8 +112,8 @@ def _labels(table: Table, settings: SourceSettings) -> list[str]:
         if _is_list(label) or any(_joins(label, separator, distinct) for separator in "|;,"):
             row = labels.index(label)
             raise InputError(
-                f"{place_of(table, settings, row)}: the label {label!r} names several classes: a multi-label dataset.",
-                "noisesieve judges one label an image.",
+                f"{position_of(table, settings, row)}: the label {label!r} names several classes (multi-label).",
+                "noisesieve needs one label per image.",
             )
     return labels
 
@@ -133,14 +133,15 @@ def _joins(label: str, separator: str, distinct: set[str]) -> bool:
 
 
 def _texts(table: Table, column: str, settings: SourceSettings, *, empty: bool = False) -> list[str]:
-    """A column as strings, exactly as written; a missing value is an error unless `empty`."""
+    """Return a column as strings, exactly as written. A missing value is an error unless `empty`."""
     values = table.columns[column]
     if pa.types.is_floating(values.type) and column == settings.label_column:
         try:
-            values = values.cast(pa.int64())  # 3.0, as tables with gaps become: the label is 3
+            values = values.cast(pa.int64())  # 3.0, as in columns that once had gaps, is the label 3
         except pa.ArrowInvalid as error:
             raise InputError(
-                f"{settings.path}: column {column!r} holds fractions, not labels.", "Name another with --label-column."
+                f"{settings.path}: column {column!r} contains fractions, not labels.",
+                "Choose another with --label-column.",
             ) from error
     try:
         texts: list[str | None] = values.cast(pa.string()).to_pylist()
@@ -152,7 +153,8 @@ def _texts(table: Table, column: str, settings: SourceSettings, *, empty: bool =
         for row, text in enumerate(texts):
             if text is None or text == "":
                 raise InputError(
-                    f"{place_of(table, settings, row)}: no {column}.", "Fill it in, or leave the row out of the table."
+                    f"{position_of(table, settings, row)}: no {column}.",
+                    "Fill it in, or leave the row out of the table.",
                 )
     return [text or "" for text in texts]
 
@@ -163,7 +165,7 @@ def _refuse_outside(paths: list[str], table: Table, settings: SourceSettings) ->
     for row, path in enumerate(paths):
         if leads_out(path):
             raise InputError(
-                f"{place_of(table, settings, row)}: the path {path!r} leads out of the dataset's folder.",
+                f"{position_of(table, settings, row)}: the path {path!r} leads out of the dataset's folder.",
                 "Set --root to the folder above all images, or pass --allow-outside.",
             )
 
@@ -178,7 +180,7 @@ def _ids(table: Table, settings: SourceSettings, paths: list[str | None], used: 
         for row, text in enumerate(ids):
             if first.setdefault(text, row) != row:
                 raise InputError(
-                    f"{place_of(table, settings, row)}: the id {text!r} stands in row {first[text]} too.",
+                    f"{position_of(table, settings, row)}: the id {text!r} is also that of row {first[text]}.",
                     "Ids must be unique: choose another --id-column.",
                 )
         return ids
@@ -187,7 +189,7 @@ def _ids(table: Table, settings: SourceSettings, paths: list[str | None], used: 
     unique: list[str] = []
     for row, path in enumerate(paths):
         name = str(row) if path is None else path
-        if name in seen:  # the same file listed again: its own row, its own id
+        if name in seen:  # the same file is listed again: its own row, its own id
             name = f"{path}#{row}"
             while name in taken:
                 name += "#"
@@ -205,7 +207,7 @@ def _trusted(table: Table, settings: SourceSettings) -> Bools | None:
     for row, word in enumerate(words):
         if word not in _TRUE and word not in _FALSE:
             raise InputError(
-                f"{place_of(table, settings, row)}: {column} is {word!r}, neither yes nor no.",
+                f"{position_of(table, settings, row)}: {column} is {word!r}, neither yes nor no.",
                 "Use true / false, 1 / 0 or yes / no.",
             )
     return np.array([word in _TRUE for word in words], dtype=np.bool_)
@@ -217,5 +219,5 @@ def _refuse_detection(settings: SourceSettings, names: list[str]) -> None:
         if boxes <= lower and not boxes <= {settings.label_column.lower()}:
             raise InputError(
                 f"{settings.path}: looks like a detection table (columns {', '.join(sorted(boxes))}).",
-                "noisesieve judges one label an image: crop the objects first, or drop those columns.",
+                "noisesieve needs one label per image: crop the objects first, or drop those columns.",
             )

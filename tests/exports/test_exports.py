@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from noisesieve.core.text import folder_name, guard_cell, unguard_cell
 from noisesieve.exports import EXPORTS
-from noisesieve.names import folder_name, guard_cell, unguard_cell
 from tests.conftest import Run, paint, validate
 from tests.runs import make_run
 
@@ -289,10 +289,10 @@ def test_embedded_pictures_are_written_out_or_refused_with_a_reason(inside: Run,
 
 
 def test_pictures_that_are_gone_are_left_out_and_counted(inside: Run, run: Path, colours: Path, tmp_path: Path) -> None:
-    from noisesieve.reopen import index_of  # the row stays in the index of a table, not of a folder
+    from noisesieve.commands._open_run import index_of_run  # the row stays in the index of a table, not of a folder
     from noisesieve.report import read_report
 
-    assert len(index_of(read_report(run))) == 121
+    assert len(index_of_run(read_report(run))) == 121
     with (tmp_path / "t.csv").open("w", newline="") as file:
         names = sorted(path.relative_to(colours).as_posix() for path in colours.rglob("*.png"))
         csv.writer(file).writerows([("path", "label"), *((name, name.split("/")[0]) for name in names)])

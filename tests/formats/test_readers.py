@@ -28,10 +28,10 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def parcel(pictures: Path, out: Path) -> Any:
+def job(pictures: Path, out: Path) -> Any:
     import pyarrow as pa
 
-    from noisesieve.exports import Parcel
+    from noisesieve.exports import ExportJob
 
     rows = [
         {
@@ -51,7 +51,7 @@ def parcel(pictures: Path, out: Path) -> Any:
     ]
     files: list[str | None] = [str(pictures / row["path"]) for row in rows]  # type: ignore[operator]
     sizes = [(8 + i, 6) for i in range(5)]
-    return Parcel(
+    return ExportJob(
         table=pa.Table.from_pylist(rows),
         classes=LABELS,
         out=out,
@@ -68,7 +68,7 @@ def test_label_studio_accepts_config_tasks_and_predictions(pictures: Path, tmp_p
     from noisesieve.exports import EXPORTS
 
     (tmp_path / "ls").mkdir()
-    EXPORTS["label-studio"].write(parcel(pictures, tmp_path / "ls"))
+    EXPORTS["label-studio"].write(job(pictures, tmp_path / "ls"))
     config = interface.LabelInterface((tmp_path / "ls/config.xml").read_text(encoding="utf-8"))
     config.validate()
     tasks = json.loads((tmp_path / "ls/tasks.json").read_text(encoding="utf-8"))
@@ -88,7 +88,7 @@ def test_datumaro_reads_the_cvat_file(pictures: Path, tmp_path: Path) -> None:
 
     place = tmp_path / "cvat"
     shutil.copytree(pictures, place / "images")  # frames are matched by name
-    EXPORTS["cvat"].write(parcel(pictures, place / "annotations.xml"))
+    EXPORTS["cvat"].write(job(pictures, place / "annotations.xml"))
     found = datumaro.Dataset.import_from(str(place), "cvat")
     names = [category.name for category in found.categories()[datumaro.AnnotationType.label]]
     assert names == LABELS

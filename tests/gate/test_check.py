@@ -17,13 +17,13 @@ import sarif_pydantic
 import yaml
 
 import noisesieve as ns
+from noisesieve.core.options import limit
+from noisesieve.core.settings import Policy
 from noisesieve.gate.github import commands, summary
 from noisesieve.gate.markdown import escape, render
-from noisesieve.gate.policy import Batch, Rule, binomial_tail, judge_batch, lower_bound
-from noisesieve.gate.verdict import Verdict
+from noisesieve.gate.policy import BatchCounts, RuleResult, apply_policy, binomial_tail, lower_bound
+from noisesieve.gate.result import GateResult
 from noisesieve.report import RunFolder
-from noisesieve.request import limit
-from noisesieve.settings import Policy
 from tests.conftest import REPOSITORY, SAMPLE, Run, paint, validate
 from tests.runs import make_run
 
@@ -272,7 +272,7 @@ def test_junit_sarif_and_markdown_are_what_their_readers_expect(inside: Run, hom
 
 
 @pytest.fixture
-def hostile() -> Verdict:
+def hostile() -> GateResult:
     row = {
         "id": "r",
         "path": "a,b:c%\n::error::x|y.png",
@@ -283,12 +283,12 @@ def hostile() -> Verdict:
         "source_line": 7,
         "sha256": "0" * 64,
     }
-    batch = Batch(9, 8, 1, 0, 0, 0, {}, {})
-    rules = [Rule("max-corrupted", "5%", "1 of 8 (12%)\x1b", False)]
-    return Verdict("lab|els.csv", "0.1", rules, batch, [row] * 30, "lab,els.csv", is_table=True)
+    batch = BatchCounts(9, 8, 1, 0, 0, 0, {}, {})
+    rules = [RuleResult("max-corrupted", "5%", "1 of 8 (12%)\x1b", False)]
+    return GateResult("lab|els.csv", "0.1", rules, batch, [row] * 30, "lab,els.csv", is_table=True)
 
 
-def test_github_commands_are_one_line_each_and_cannot_be_broken_out_of(hostile: Verdict) -> None:
+def test_github_commands_are_one_line_each_and_cannot_be_broken_out_of(hostile: GateResult) -> None:
     lines = commands(hostile)
     assert len(lines) == 10
     assert lines[0].startswith("::error title=noisesieve max-corrupted::1 of 8 (12%25)")
@@ -300,7 +300,7 @@ def test_github_commands_are_one_line_each_and_cannot_be_broken_out_of(hostile: 
         assert "%0A::error" in found[4]  # inert: a command stands at the start of a line
 
 
-def test_markdown_cells_stay_cells(hostile: Verdict) -> None:
+def test_markdown_cells_stay_cells(hostile: GateResult) -> None:
     text = render(hostile)
     for line in text.splitlines():
         if line.startswith("| ") and "P(wrong)" not in line and "---" not in line:
@@ -317,10 +317,10 @@ def test_github_hears_by_itself(inside: Run, home: Path, tmp_path: Path, monkeyp
     (tmp_path / "summary.md").write_text("before\n")
     done = inside("check", home / "bad", "--model", home / "run")
     assert done.returncode == 1
-    told = [line for line in done.stdout.splitlines() if line.startswith("::")]
-    assert len(told) == 10
-    assert told[0].startswith("::error title=noisesieve max-corrupted::")
-    assert re.match(r"::warning file=bad/\d/[\d-]+\.png,line=1,title=Suspected mislabel::", told[1])
+    describe_suspect = [line for line in done.stdout.splitlines() if line.startswith("::")]
+    assert len(describe_suspect) == 10
+    assert describe_suspect[0].startswith("::error title=noisesieve max-corrupted::")
+    assert re.match(r"::warning file=bad/\d/[\d-]+\.png,line=1,title=Suspected mislabel::", describe_suspect[1])
     text = (tmp_path / "summary.md").read_text()
     assert text.startswith("before\n### noisesieve check: FAILED")
     stopped = re.findall(r"::stop-commands::(\w+)", done.stderr)
@@ -334,8 +334,8 @@ def test_github_hears_by_itself(inside: Run, home: Path, tmp_path: Path, monkeyp
 
 
 def test_a_count_a_share_and_a_confident_share() -> None:
-    batch = Batch(40, 40, 3, 0, 2, 0, {"owl": 1}, {"a": (3, 10), "b": (0, 30)})
-    rules = {rule.name: rule for rule in judge_batch(batch, Policy(max_corrupted=limit("2", "x")))}
+    batch = BatchCounts(40, 40, 3, 0, 2, 0, {"owl": 1}, {"a": (3, 10), "b": (0, 30)})
+    rules = {rule.name: rule for rule in apply_policy(batch, Policy(max_corrupted=limit("2", "x")))}
     assert not rules["max-corrupted"].passed
     for text, confidence, passed in (
         ("5%", None, False),
@@ -344,14 +344,14 @@ def test_a_count_a_share_and_a_confident_share() -> None:
         ("8%", None, True),
     ):
         policy = Policy(max_corrupted=limit(text, "x"), confidence=confidence)
-        assert judge_batch(batch, policy)[1].passed is passed
-    worst = judge_batch(batch, Policy(max_class_corrupted=limit("20%", "x")))[2]
+        assert apply_policy(batch, policy)[1].passed is passed
+    worst = apply_policy(batch, Policy(max_class_corrupted=limit("20%", "x")))[2]
     assert (worst.passed, worst.measured.startswith("a: 3 of 10")) == (False, True)
-    small = Batch(1, 1, 1, 0, 0, 0, {}, {"a": (1, 1)})
-    assert judge_batch(small, Policy(confidence=0.95))[1].passed  # one wrong row of one says nothing yet
-    assert not judge_batch(small, Policy())[1].passed
-    exact = Batch(1000, 1000, 7, 0, 0, 0, {}, {})
-    assert judge_batch(exact, Policy(max_corrupted=limit("0.7%", "x")))[1].passed  # at the limit, not above it
+    small = BatchCounts(1, 1, 1, 0, 0, 0, {}, {"a": (1, 1)})
+    assert apply_policy(small, Policy(confidence=0.95))[1].passed  # one wrong row of one says nothing yet
+    assert not apply_policy(small, Policy())[1].passed
+    exact = BatchCounts(1000, 1000, 7, 0, 0, 0, {}, {})
+    assert apply_policy(exact, Policy(max_corrupted=limit("0.7%", "x")))[1].passed  # at the limit, not above it
 
 
 @pytest.mark.parametrize(("share", "total"), [(0.05, 4), (0.05, 24), (0.01, 22), (0.1, 300)])
@@ -362,7 +362,7 @@ def test_a_batch_at_the_limit_fails_by_chance_no_more_often_than_promised(share:
     chance = 0.0
     for hits in range(total + 1):
         assert binomial_tail(hits, total, share) == pytest.approx(binom.sf(hits - 1, total, share), rel=1e-9, abs=1e-15)
-        if not judge_batch(Batch(total, total, hits, 0, 0, 0, {}, {}), policy)[1].passed:
+        if not apply_policy(BatchCounts(total, total, hits, 0, 0, 0, {}, {}), policy)[1].passed:
             chance += binom.pmf(hits, total, share)
     assert chance <= 0.05
 

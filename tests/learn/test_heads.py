@@ -9,52 +9,56 @@ import pytest
 import torch
 from torch import Tensor
 
-from noisesieve.errors import Stopped, TrainingError
-from noisesieve.learn.folds import owners
-from noisesieve.learn.heads import Heads
-from noisesieve.learn.lens import Lens
+from noisesieve.core.errors import Stopped, TrainingError
+from noisesieve.core.progress import NullWatcher
+from noisesieve.core.settings import Recipe, TrainingOptions
+from noisesieve.learn.frozen.folds import assign_folds
+from noisesieve.learn.frozen.heads import Heads
+from noisesieve.learn.frozen.projection import Projection
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.plan import plan
-from noisesieve.settings import Recipe, Wishes
 from noisesieve.sieve.calibrate import by_transition
-from noisesieve.sieve.judge import judge
-from noisesieve.watch import Nobody
+from noisesieve.sieve.decide import decide
 
 ROWS, CLASSES, WIDTH = 300, 4, 24
 
 
 def recipe(**changes: object) -> Recipe:
     made = plan(
-        Wishes(weights="lite0", freeze=True), rows=ROWS, classes=CLASSES, longest_sides=np.array([64]), device="cpu"
+        TrainingOptions(weights="lite0", freeze=True),
+        rows=ROWS,
+        classes=CLASSES,
+        longest_sides=np.array([64]),
+        device="cpu",
     )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
 def blobs(wrong: int = 60, *, views: int = 1, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Features (N, V, D) around four centres, given labels of which the first are wrong, and the truth."""
-    dice = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     truth = torch.arange(ROWS) % CLASSES
-    centres = torch.randn((CLASSES, WIDTH), generator=dice) * 2
-    features = centres[truth][:, None] + torch.randn((ROWS, views, WIDTH), generator=dice)
+    centres = torch.randn((CLASSES, WIDTH), generator=generator) * 2
+    features = centres[truth][:, None] + torch.randn((ROWS, views, WIDTH), generator=generator)
     labels = truth.clone()
-    labels[:wrong] = (truth[:wrong] + 1 + torch.randint(0, CLASSES - 1, (wrong,), generator=dice)) % CLASSES
+    labels[:wrong] = (truth[:wrong] + 1 + torch.randint(0, CLASSES - 1, (wrong,), generator=generator)) % CLASSES
     return features.half(), labels, truth
 
 
 def heads(features: Tensor, labels: Tensor, made: Recipe | None = None, **options: object) -> Heads:
     trusted = options.pop("trusted", torch.zeros(len(labels), dtype=torch.bool))
-    chosen = {"device": torch.device("cpu"), "watcher": Nobody(), "stop": lambda: None, **options}
+    chosen = {"device": torch.device("cpu"), "watcher": NullWatcher(), "stop": lambda: None, **options}
     return Heads(features, labels, CLASSES, trusted, made or recipe(), **chosen)  # type: ignore[arg-type]
 
 
 def test_every_row_is_left_out_once_in_each_partition() -> None:
     _, labels, _ = blobs()
-    owner = owners(labels, torch.arange(ROWS), folds=5, seeds=2, seed=0)
-    assert owner.shape == (ROWS, 2)
-    assert (owner[:, 0] < 5).all()
-    assert ((owner[:, 1] >= 5) & (owner[:, 1] < 10)).all()
+    held_out_head = assign_folds(labels, torch.arange(ROWS), folds=5, seeds=2, seed=0)
+    assert held_out_head.shape == (ROWS, 2)
+    assert (held_out_head[:, 0] < 5).all()
+    assert ((held_out_head[:, 1] >= 5) & (held_out_head[:, 1] < 10)).all()
     for head in range(5):
-        counts = torch.bincount(labels[owner[:, 0] == head], minlength=CLASSES)
+        counts = torch.bincount(labels[held_out_head[:, 0] == head], minlength=CLASSES)
         spread = torch.bincount(labels, minlength=CLASSES) / 5
         assert (counts - spread).abs().max() < 2
 
@@ -65,9 +69,9 @@ def test_copies_of_a_picture_are_left_out_together() -> None:
     named = torch.cat((labels, labels[:60]))  # every wrong row is there twice
     contents = torch.cat((torch.arange(ROWS), torch.arange(60)))
     trained = heads(twice, named, contents=contents)
-    assert torch.equal(trained.owner[:60], trained.owner[ROWS:])
+    assert torch.equal(trained.held_out_head[:60], trained.held_out_head[ROWS:])
     _, scores = trained.run()
-    verdicts = judge(scores, named.numpy(), eps=1e-3, trusted=np.zeros(len(named), dtype=np.bool_))
+    verdicts = decide(scores, named.numpy(), eps=1e-3, trusted=np.zeros(len(named), dtype=np.bool_))
     assert verdicts.corrupted[:60].mean() > 0.9
     assert np.array_equal(verdicts.corrupted[:60], verdicts.corrupted[ROWS:])
 
@@ -78,7 +82,7 @@ def test_a_class_of_one_picture_is_not_called_wrong_for_that() -> None:
     labels[labels == 3] = 2
     labels[0], features[0] = 3, features[0] + 30
     _, scores = heads(features, labels).run()
-    verdicts = judge(scores, labels.numpy(), eps=1e-3, trusted=np.zeros(ROWS, dtype=np.bool_))
+    verdicts = decide(scores, labels.numpy(), eps=1e-3, trusted=np.zeros(ROWS, dtype=np.bool_))
     assert not verdicts.corrupted[0]
 
 
@@ -97,7 +101,7 @@ def test_a_thousand_classes_are_calibrated_too() -> None:
 def test_wrong_labels_are_found_and_ranked_first() -> None:
     features, labels, truth = blobs()
     _, scores = heads(features, labels).run()
-    verdicts = judge(scores, labels.numpy(), eps=1e-3, trusted=np.zeros(ROWS, dtype=np.bool_))
+    verdicts = decide(scores, labels.numpy(), eps=1e-3, trusted=np.zeros(ROWS, dtype=np.bool_))
     wrong = (labels != truth).numpy()
     assert (verdicts.corrupted == wrong).mean() > 0.97
     assert wrong[np.argsort(verdicts.rank)[:50]].all()
@@ -176,10 +180,12 @@ def test_all_heads_as_one_layer_say_what_their_mean_says() -> None:
 
 
 def test_a_lens_on_many_directions_loses_next_to_nothing() -> None:
-    dice = torch.Generator().manual_seed(0)
-    features = torch.randn((600, 40), generator=dice) @ torch.randn((40, 700), generator=dice)  # 40 true directions
-    lens = Lens.of(features, classes=4, seed=0)
-    shown = lens.through(features)
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn((600, 40), generator=generator) @ torch.randn(
+        (40, 700), generator=generator
+    )  # 40 true directions
+    projection = Projection.of(features, classes=4, seed=0)
+    shown = projection.through(features)
     assert shown.shape == (600, 256)
     near, far = torch.cdist(features, features), torch.cdist(shown, shown)
     assert torch.corrcoef(torch.stack((near.flatten(), far.flatten())))[0, 1] > 0.999
@@ -212,10 +218,10 @@ def test_a_stop_is_heard_and_sieving_everything_is_a_diagnosis() -> None:
 
 
 def test_the_transition_finds_the_noise_rate_of_honest_probabilities() -> None:
-    dice = torch.Generator().manual_seed(0)
-    shown = torch.randn((4000, 5), generator=dice, dtype=torch.float64).mul(3).softmax(dim=1)
-    truth = torch.multinomial(shown, 1, generator=dice).squeeze(1)
-    flipped = torch.rand(4000, generator=dice) < 0.3
+    generator = torch.Generator().manual_seed(0)
+    shown = torch.randn((4000, 5), generator=generator, dtype=torch.float64).mul(3).softmax(dim=1)
+    truth = torch.multinomial(shown, 1, generator=generator).squeeze(1)
+    flipped = torch.rand(4000, generator=generator) < 0.3
     labels = torch.where(flipped, (truth + 1) % 5, truth)  # asymmetric
     order = shown.gather(1, labels[:, None]).squeeze(1).argsort(stable=True)
     chance = by_transition(shown, labels, order)

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from noisesieve.errors import Stopped, TrainingError
+from noisesieve.core.errors import Stopped, TrainingError
+from noisesieve.core.progress import NullWatcher
+from noisesieve.core.records import Bytes, Ints
+from noisesieve.core.settings import Recipe
 from noisesieve.learn.checkpoint import Checkpoints
-from noisesieve.learn.lesson import Lesson
+from noisesieve.learn.distributed import Processes
 from noisesieve.learn.loop import Loop
-from noisesieve.learn.world import World
-from noisesieve.records import Bytes, Ints
-from noisesieve.settings import Recipe
-from noisesieve.watch import Nobody
+from noisesieve.learn.training_data import TrainingData
 
 RECIPE = Recipe(
     backbone="resnet8",
@@ -51,7 +51,7 @@ class Memory:
             yield self.pictures[rows]
 
 
-def lesson(rows: int = 60, classes: int = 3, flips: int = 6, seed: int = 0) -> Lesson:
+def training_data(rows: int = 60, classes: int = 3, flips: int = 6, seed: int = 0) -> TrainingData:
     """Bright blotches in one of three colours; the first `flips` labels are wrong."""
     rng = np.random.default_rng(seed)
     truth = np.arange(rows) % classes
@@ -60,12 +60,12 @@ def lesson(rows: int = 60, classes: int = 3, flips: int = 6, seed: int = 0) -> L
     labels = truth.copy()
     labels[:flips] = (labels[:flips] + 1) % classes
     trusted = torch.zeros(rows, dtype=torch.bool)
-    return Lesson(Memory(pictures.astype(np.uint8)), torch.from_numpy(labels), classes, trusted)
+    return TrainingData(Memory(pictures.astype(np.uint8)), torch.from_numpy(labels), classes, trusted)
 
 
-def loop(given: Lesson | None = None, recipe: Recipe = RECIPE, **options: Any) -> Loop:
-    chosen = {"world": World(), "watcher": Nobody(), "checkpoints": None, "stop": lambda: None, **options}
-    return Loop(given or lesson(), recipe, **chosen)
+def loop(given: TrainingData | None = None, recipe: Recipe = RECIPE, **options: Any) -> Loop:
+    chosen = {"processes": Processes(), "watcher": NullWatcher(), "checkpoints": None, "stop": lambda: None, **options}
+    return Loop(given or training_data(), recipe, **chosen)
 
 
 def weights(one: Loop) -> list[torch.Tensor]:
@@ -75,7 +75,7 @@ def weights(one: Loop) -> list[torch.Tensor]:
 
 def one_step(made: Loop, batch: torch.Tensor) -> None:
     kept, mine = made.batch_rows(batch)
-    images = next(made.feed.batches([mine]))
+    images = next(made.loader.batches([mine]))
     made.state.epoch_facts = {"loss": 0.0, "kept": 0, "skipped": 0}
     made.state.model.train()
     made.train_step(images, mine, kept, 4)
@@ -92,8 +92,11 @@ def test_no_row_is_dropped_before_the_sieve_starts() -> None:
 
 
 def test_a_dropped_row_has_no_gradient() -> None:
-    whole, other = loop(), loop(replace(lesson(), pixels=poisoned(lesson().pixels, row=5)))
-    other.feed.mean, other.feed.std = whole.feed.mean, whole.feed.std  # the dataset's own, poisoned row included
+    whole, other = loop(), loop(replace(training_data(), pixels=poisoned(training_data().pixels, row=5)))
+    other.loader.mean, other.loader.std = (
+        whole.loader.mean,
+        whole.loader.std,
+    )  # the dataset's own, poisoned row included
     for made in (whole, other):
         made.state.keep[5] = False
         one_step(made, torch.arange(16))
@@ -119,7 +122,7 @@ def test_a_batch_without_a_kept_row_changes_nothing() -> None:
 
 
 def test_trusted_rows_are_never_sieved_out() -> None:
-    given = lesson(flips=20)
+    given = training_data(flips=20)
     trusted = torch.zeros(60, dtype=torch.bool)
     trusted[:20] = True
     state, scores = loop(replace(given, trusted=trusted), replace(RECIPE, epochs=10)).run()
@@ -159,7 +162,7 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not() -> None:
 def test_a_run_resumed_from_any_step_ends_in_the_same_bits(tmp_path: Path, asked: int) -> None:
     recipe = replace(RECIPE, adaptive_warmup=True, flip=None, warmup_epochs=3)
     recipe = replace(recipe, settle_epochs=2, sieve_start=6, epochs=8)  # scored by the sieve as soon as it settled
-    given = lesson(rows=600)  # enough for a held-out part
+    given = training_data(rows=600)  # enough for a held-out part
     recipe = replace(recipe, batch_size=150)
     _, undisturbed = loop(given, recipe).run()
     left = iter(range(asked))  # between steps, and between batches of scoring
@@ -186,7 +189,7 @@ def test_the_second_opinion_leaves_no_trace_in_the_weights() -> None:
             before.extend(weights(made))
         if made.state.epoch == 5:
             assert all(torch.equal(a, b) for a, b in zip(before, weights(made), strict=True))
-            assert not made.state.parked
+            assert not made.state.stashed
         train()
         if made.state.epoch == 3:
             assert any(not torch.equal(a, b) for a, b in zip(before, weights(made), strict=True))
@@ -194,13 +197,13 @@ def test_the_second_opinion_leaves_no_trace_in_the_weights() -> None:
     made.train_epoch = watched  # type: ignore[method-assign]
     state, scores = made.run()
     assert [row["phase"] for row in scores.history][:5] == ["warm-up", "warm-up", "settle", "settle", "ramp"]
-    assert state.opinion_count == 2
+    assert state.ce_snapshot_count == 2
     assert np.allclose(scores.probs.sum(axis=1), 1)
 
 
 def test_the_train_pass_scores_without_a_pass_of_its_own() -> None:
     recipe = replace(RECIPE, score_pass="train", epochs=8)
-    made = loop(lesson(rows=96, flips=8), recipe)
+    made = loop(training_data(rows=96, flips=8), recipe)
     calls = 0
     score = made.scorer.score
 
@@ -217,12 +220,12 @@ def test_the_train_pass_scores_without_a_pass_of_its_own() -> None:
 
 
 def test_planted_flips_are_the_least_probable_labels() -> None:
-    _, scores = loop(lesson(rows=240, flips=24), replace(RECIPE, epochs=10)).run()
-    given = lesson(rows=240, flips=24).labels.numpy()
+    _, scores = loop(training_data(rows=240, flips=24), replace(RECIPE, epochs=10)).run()
+    given = training_data(rows=240, flips=24).labels.numpy()
     worst = scores.probs[np.arange(240), given].argsort()[:24]
     assert set(worst) == set(range(24))
 
 
 def test_a_dataset_smaller_than_a_batch_still_trains() -> None:
-    _, scores = loop(lesson(rows=7, flips=0)).run()
+    _, scores = loop(training_data(rows=7, flips=0)).run()
     assert scores.probs.shape == (7, 3)

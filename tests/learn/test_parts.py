@@ -9,25 +9,25 @@ import pytest
 import torch
 from torch import nn
 
-from noisesieve.errors import StateError, UsageError
-from noisesieve.learn import feed, warmup, world
+from noisesieve.core.errors import StateError, UsageError
+from noisesieve.core.settings import Recipe, TrainingOptions
+from noisesieve.learn import device, distributed, warmup
 from noisesieve.learn.augment import pad_crop, random_flip
-from noisesieve.learn.backbones import BACKBONES, build
 from noisesieve.learn.checkpoint import Checkpoints
+from noisesieve.learn.networks.backbones import BACKBONES, build
 from noisesieve.learn.plan import image_size, plan
-from noisesieve.learn.schedule import Timeline
-from noisesieve.settings import Recipe, Wishes
+from noisesieve.learn.schedule import Schedule
 
 SIDES = np.array([32] * 10)
 
 
-def recipe(rows: int = 5000, sides: np.ndarray = SIDES, device: str = "cpu", **wishes: object) -> Recipe:
-    return plan(Wishes(**wishes), rows=rows, classes=10, longest_sides=sides, device=device)  # type: ignore[arg-type]
+def recipe(rows: int = 5000, sides: np.ndarray = SIDES, device: str = "cpu", **options: object) -> Recipe:
+    return plan(TrainingOptions(**options), rows=rows, classes=10, longest_sides=sides, device=device)  # type: ignore[arg-type]
 
 
 def test_the_cifar_preset_is_the_papers() -> None:
     paper = recipe(preset="cifar")
-    line = Timeline(paper, paper.warmup_epochs)
+    line = Schedule(paper, paper.warmup_epochs)
     assert (paper.backbone, paper.batch_size, paper.epochs, paper.loop_eps, paper.sieve_eps) == (
         "resnet34",
         64,
@@ -44,7 +44,7 @@ def test_the_cifar_preset_is_the_papers() -> None:
 
 def test_the_clothing1m_preset_is_the_papers() -> None:
     paper = recipe(preset="clothing1m")
-    line = Timeline(paper, paper.warmup_epochs)
+    line = Schedule(paper, paper.warmup_epochs)
     assert (paper.backbone, paper.batch_size, paper.epochs, paper.lr) == ("resnet50", 32, 120, 0.01)
     assert [line.beta(epoch) for epoch in (80, 90, 100, 120)] == pytest.approx([0, 0.2, 0.4, 0.4])
     assert [line.learning_rate(epoch, 0) for epoch in (30, 31, 61, 91)] == pytest.approx([1e-2, 1e-3, 1e-4, 1e-5])
@@ -52,19 +52,19 @@ def test_the_clothing1m_preset_is_the_papers() -> None:
 
 def test_a_warm_up_that_ends_early_moves_everything_behind_it() -> None:
     auto = recipe()
-    full, short = Timeline(auto, auto.warmup_epochs), Timeline(auto, auto.warmup_epochs - 5)
+    full, short = Schedule(auto, auto.warmup_epochs), Schedule(auto, auto.warmup_epochs - 5)
     assert full.epochs - short.epochs == full.sieve_start - short.sieve_start == 5
     assert short.beta(short.settled) == 0 < short.beta(short.settled + 1)
 
 
 def test_the_rate_falls_once_beta_rises_and_ends_near_zero() -> None:
-    line = Timeline(recipe(), 10)
+    line = Schedule(recipe(), 10)
     assert line.learning_rate(10, 0.9) == line.recipe.lr
     assert line.learning_rate(line.epochs, 0.99) < 0.05 * line.recipe.lr
 
 
 def test_plain_cross_entropy_settles_before_beta_rises_and_the_rate_starts_anew() -> None:
-    line = Timeline(recipe(), 10)
+    line = Schedule(recipe(), 10)
     assert line.recipe.settle_epochs > 0
     assert {line.phase(epoch) for epoch in range(11, line.settled + 1)} == {"settle"}
     assert line.beta(line.settled) == 0 < line.beta(line.settled + 1)
@@ -74,7 +74,7 @@ def test_plain_cross_entropy_settles_before_beta_rises_and_the_rate_starts_anew(
     assert recipe(preset="cifar").settle_epochs == recipe(preset="clothing1m").settle_epochs == 0
 
 
-def test_wishes_stand_above_the_preset() -> None:
+def test_options_override_the_preset() -> None:
     asked = recipe(epochs=20, warmup_epochs=5, ramp_epochs=4, sieve_start=8, beta=1.0, batch_size=32, lr=0.2)
     assert (asked.epochs, asked.warmup_epochs, asked.ramp_epochs, asked.sieve_start) == (20, 5, 4, 8)
     assert (asked.beta, asked.batch_size, asked.lr) == (1.0, 32, 0.2)
@@ -85,7 +85,7 @@ def test_wishes_stand_above_the_preset() -> None:
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "options",
     [
         {"epochs": 5, "warmup_epochs": 5},
         {"sieve_start": 999},
@@ -93,14 +93,14 @@ def test_wishes_stand_above_the_preset() -> None:
         {"warmup_epochs": 5, "sieve_start": 8, "settle_epochs": 5},
     ],
 )
-def test_wishes_that_contradict_each_other_are_refused(wishes: dict[str, object]) -> None:
+def test_options_that_contradict_each_other_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(UsageError):
-        recipe(**wishes)
+        recipe(**options)
 
 
 @pytest.mark.parametrize(("side", "size"), [(8, 16), (16, 16), (28, 32), (32, 32), (4000, 32)])
 def test_the_size_follows_the_pictures(side: int, size: int) -> None:
-    assert image_size(Wishes(weights="none"), longest_sides=np.array([side] * 3), device="cpu") == size
+    assert image_size(TrainingOptions(weights="none"), longest_sides=np.array([side] * 3), device="cpu") == size
 
 
 def test_few_rows_get_more_epochs() -> None:
@@ -176,9 +176,10 @@ def test_auto_takes_cuda_then_mps_then_the_cpu(monkeypatch: pytest.MonkeyPatch) 
     for cuda, mps, expected in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
-        assert world.choose_device("auto").type == expected
-    assert world.device_problem("cuda") is not None
-    assert world.device_problem("cpu") is None
+        assert device.choose_device("auto").type == expected
+    with pytest.raises(UsageError, match="no CUDA device"):
+        device.require_device("cuda")
+    device.require_device("cpu")
 
 
 @pytest.mark.parametrize(
@@ -195,13 +196,13 @@ def test_gpus_compute_in_the_half_precision_they_have(
 
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.amp, "GradScaler", Scaler)
-    made = feed.Precision(torch.device("cuda"))
+    made = device.Precision(torch.device("cuda"))
     assert made.dtype == dtype
     assert asked == [scales]
 
 
 def test_the_cpu_computes_in_float32() -> None:
-    assert feed.Precision(torch.device("cpu")).dtype == torch.float32
+    assert device.Precision(torch.device("cpu")).dtype == torch.float32
 
 
 def saved(folder: Path, numbers: tuple[int, ...]) -> tuple[Checkpoints, list[str]]:
@@ -245,7 +246,7 @@ def test_a_checkpoint_of_another_run_is_not_ours(tmp_path: Path) -> None:
 
 def test_batch_norm_is_averaged_over_ranks_only_where_torch_cannot_sync_it() -> None:
     norm = nn.BatchNorm2d(3)
-    world.World().mean_([norm.running_mean])  # type: ignore[list-item]
+    distributed.Processes().mean_([norm.running_mean])  # type: ignore[list-item]
     assert torch.equal(norm.running_mean, torch.zeros(3))  # type: ignore[arg-type]
 
 
@@ -254,16 +255,16 @@ def test_a_rank_takes_its_own_gpu_and_the_backend_that_fits(
     monkeypatch: pytest.MonkeyPatch, wanted: str, backend: str, device: str
 ) -> None:
     chosen: list[object] = []
-    monkeypatch.setattr(world.dist, "is_torchelastic_launched", lambda: True)
-    monkeypatch.setattr(world.dist, "get_node_local_rank", lambda: 1)
-    monkeypatch.setattr(world.dist, "init_process_group", lambda name, timeout: chosen.append(name))
-    monkeypatch.setattr(world.dist, "get_rank", lambda: 1)
-    monkeypatch.setattr(world.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(distributed.dist, "is_torchelastic_launched", lambda: True)
+    monkeypatch.setattr(distributed.dist, "get_node_local_rank", lambda: 1)
+    monkeypatch.setattr(distributed.dist, "init_process_group", lambda name, timeout: chosen.append(name))
+    monkeypatch.setattr(distributed.dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(distributed.dist, "get_world_size", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    joined = world.World.join(wanted)
+    joined = distributed.Processes.join(wanted)
     assert str(joined.device) == device
     assert chosen[-1] == backend
-    assert not joined.leads
+    assert not joined.is_leader
 
 
 def test_flips_wait_until_the_model_knows_something() -> None:
@@ -273,16 +274,18 @@ def test_flips_wait_until_the_model_knows_something() -> None:
 
 
 def test_the_sieve_is_gentle_where_opinions_differ() -> None:
-    from noisesieve.sieve.calibrate import gentle_eps, trust
+    from noisesieve.sieve.calibrate import expected_precision, loop_eps_from_disagreement
 
-    assert gentle_eps(0.02, 1e-3) == pytest.approx(1e-3)
-    assert gentle_eps(0.3, 1e-3) == pytest.approx(1e-8)
-    steps = [gentle_eps(doubt, 1e-3) for doubt in (0.1, 0.12, 0.15, 0.18, 0.2)]
+    assert loop_eps_from_disagreement(0.02, 1e-3) == pytest.approx(1e-3)
+    assert loop_eps_from_disagreement(0.3, 1e-3) == pytest.approx(1e-8)
+    steps = [
+        loop_eps_from_disagreement(suspect_disagreement, 1e-3) for suspect_disagreement in (0.1, 0.12, 0.15, 0.18, 0.2)
+    ]
     assert steps == sorted(steps, reverse=True)
     assert recipe().adaptive_eps
     assert not recipe(loop_eps=1e-3).adaptive_eps  # what the user asked for stands
     assert not recipe(preset="cifar").adaptive_eps
-    chances = [trust(doubt) for doubt in (0.0, 0.05, 0.1, 0.2, 0.5)]
+    chances = [expected_precision(suspect_disagreement) for suspect_disagreement in (0.0, 0.05, 0.1, 0.2, 0.5)]
     assert chances == sorted(chances, reverse=True)
     assert chances[0] == 1
     assert chances[-1] == pytest.approx(0.5)

@@ -10,12 +10,12 @@ import torch
 import torchvision
 from safetensors.torch import save_file
 
-from noisesieve.errors import InputError, UsageError
+from noisesieve.core.errors import InputError, UsageError
+from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn import plan as plans
-from noisesieve.learn import pretrained
-from noisesieve.learn.backbones import LiteNet, build
-from noisesieve.learn.plan import plan, start
-from noisesieve.settings import Wishes
+from noisesieve.learn.networks import pretrained
+from noisesieve.learn.networks.backbones import LiteNet, build
+from noisesieve.learn.plan import choose_weights, plan
 
 PHOTOS, ICONS = np.array([160] * 5), np.array([32] * 5)
 
@@ -29,7 +29,7 @@ def test_torchvisions_names_fit_and_the_head_stays_its_own(tmp_path: Path) -> No
     torch.save(other.state_dict(), tmp_path / "w.pth")
     network = resnet()
     head = network.fc.weight.clone()
-    assert pretrained.adopt(network, tmp_path / "w.pth") == pretrained.sha256_of(tmp_path / "w.pth")
+    assert pretrained.load_backbone(network, tmp_path / "w.pth") == pretrained.sha256_of(tmp_path / "w.pth")
     assert torch.equal(network.body.layer1[0].conv1.weight, other.layer1[0].conv1.weight)
     assert torch.equal(network.fc.weight, head)
 
@@ -37,28 +37,28 @@ def test_torchvisions_names_fit_and_the_head_stays_its_own(tmp_path: Path) -> No
 @pytest.mark.parametrize("wrap", [lambda w: {"state_dict": w}, lambda w: {f"module.{k}": v for k, v in w.items()}])
 def test_usual_wrappings_are_taken_off(tmp_path: Path, wrap: object) -> None:
     torch.save(wrap(torchvision.models.resnet18(weights=None).state_dict()), tmp_path / "w.pt")  # type: ignore[operator]
-    pretrained.adopt(resnet(), tmp_path / "w.pt")
+    pretrained.load_backbone(resnet(), tmp_path / "w.pt")
 
 
 def test_a_runs_own_model_fits_too(tmp_path: Path) -> None:
     save_file(build("resnet8", classes=7, image_size=16, seed=3).state_dict(), tmp_path / "model.safetensors")
     network = build("resnet8", classes=2, image_size=16, seed=0)
-    pretrained.adopt(network, tmp_path / "model.safetensors")
+    pretrained.load_backbone(network, tmp_path / "model.safetensors")
     assert torch.equal(network.stem[0].weight, build("resnet8", classes=7, image_size=16, seed=3).stem[0].weight)
 
 
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     torch.save(torchvision.models.resnet18(weights=None).state_dict(), tmp_path / "w.pth")
     with pytest.raises(InputError, match=r"body.conv1.weight is 64×3×7×7, not 64×3×3×3"):
-        pretrained.adopt(resnet(size=32), tmp_path / "w.pth")
+        pretrained.load_backbone(resnet(size=32), tmp_path / "w.pth")
     with pytest.raises(InputError, match=r"layer1.2.conv1.weight is missing.* and \d+ more"):
-        pretrained.adopt(build("resnet34", classes=3, image_size=128, seed=0), tmp_path / "w.pth")
+        pretrained.load_backbone(build("resnet34", classes=3, image_size=128, seed=0), tmp_path / "w.pth")
 
 
 def test_a_larger_networks_file_is_not_taken_in_part(tmp_path: Path) -> None:
     torch.save(torchvision.models.resnet34(weights=None).state_dict(), tmp_path / "w.pth")
     with pytest.raises(InputError, match=r"layer1.2.bn1.bias has no place in it.* and \d+ more"):
-        pretrained.adopt(resnet(), tmp_path / "w.pth")
+        pretrained.load_backbone(resnet(), tmp_path / "w.pth")
 
 
 def test_odd_tensors_are_refused(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_odd_tensors_are_refused(tmp_path: Path) -> None:
     for odd in (weights["conv1.weight"].to_sparse(), weights["conv1.weight"].to(torch.complex64)):
         torch.save({**weights, "conv1.weight": odd}, tmp_path / "w.pth")
         with pytest.raises(InputError, match=r"no plain tensor|no weights that can be read"):
-            pretrained.adopt(resnet(), tmp_path / "w.pth")
+            pretrained.load_backbone(resnet(), tmp_path / "w.pth")
 
 
 @pytest.mark.parametrize("content", [b"", b"no weights", b"\x80\x04\x95junk", b"PK\x03\x04broken"])
@@ -74,7 +74,7 @@ def test_odd_tensors_are_refused(tmp_path: Path) -> None:
 def test_files_that_are_no_weights_are_refused(tmp_path: Path, content: bytes, name: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=name):
-        pretrained.adopt(resnet(), tmp_path / name)
+        pretrained.load_backbone(resnet(), tmp_path / name)
 
 
 class Bomb:
@@ -85,7 +85,7 @@ class Bomb:
 def test_a_file_that_would_run_code_is_refused_unrun(tmp_path: Path) -> None:
     torch.save({"weights": Bomb()}, tmp_path / "w.pth")
     with pytest.raises(InputError, match="no weights that can be read"):
-        pretrained.adopt(resnet(), tmp_path / "w.pth")
+        pretrained.load_backbone(resnet(), tmp_path / "w.pth")
 
 
 def test_broken_numbers_are_refused(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_broken_numbers_are_refused(tmp_path: Path) -> None:
     weights["conv1.weight"][0] = torch.nan
     torch.save(weights, tmp_path / "w.pth")
     with pytest.raises(InputError, match="not finite"):
-        pretrained.adopt(resnet(), tmp_path / "w.pth")
+        pretrained.load_backbone(resnet(), tmp_path / "w.pth")
 
 
 def test_imagenet_comes_from_the_hubs_cache_or_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_lite0_comes_with_its_weights_takes_any_size_and_its_own_scaling() -> No
     assert isinstance(network, LiteNet)
     file = pretrained.weights_file("lite0", "lite0")
     assert file is not None
-    pretrained.adopt(network, file)
+    pretrained.load_backbone(network, file)
     with torch.inference_mode():
         assert network.eval().features(torch.zeros(2, 3, 100, 70)).shape == (2, 1280)
     assert pretrained.statistics_of("lite0", "lite0") == ([127.0] * 3, [128.0] * 3)
@@ -139,26 +139,26 @@ def test_without_the_extra_the_hint_says_how_to_get_it(monkeypatch: pytest.Monke
 
 
 def test_photos_without_a_gpu_get_the_frozen_path_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert start(Wishes(), longest_sides=PHOTOS, device="cpu") == ("lite0", True)
-    assert start(Wishes(), longest_sides=np.array([48]), device="cpu") == ("lite0", True)
-    assert start(Wishes(), longest_sides=np.array([47]), device="cpu") == ("none", False)
-    assert start(Wishes(), longest_sides=PHOTOS, device="cuda") == ("none", False)
-    for wishes in (
+    assert choose_weights(TrainingOptions(), longest_sides=PHOTOS, device="cpu") == ("lite0", True)
+    assert choose_weights(TrainingOptions(), longest_sides=np.array([48]), device="cpu") == ("lite0", True)
+    assert choose_weights(TrainingOptions(), longest_sides=np.array([47]), device="cpu") == ("none", False)
+    assert choose_weights(TrainingOptions(), longest_sides=PHOTOS, device="cuda") == ("none", False)
+    for options in (
         {"preset": "cifar"},
         {"backbone": "resnet8"},
         {"weights": "none"},
         {"freeze": False},
         {"score_pass": "train"},
     ):
-        assert start(Wishes(**wishes), longest_sides=PHOTOS, device="cpu") == ("none", False)  # type: ignore[arg-type]
-    assert start(Wishes(freeze=True), longest_sides=ICONS, device="cuda") == ("lite0", True)
+        assert choose_weights(TrainingOptions(**options), longest_sides=PHOTOS, device="cpu") == ("none", False)  # type: ignore[arg-type]
+    assert choose_weights(TrainingOptions(freeze=True), longest_sides=ICONS, device="cuda") == ("lite0", True)
     monkeypatch.setattr(plans, "lite_installed", lambda: False)
-    assert start(Wishes(), longest_sides=PHOTOS, device="cpu") == ("none", False)
+    assert choose_weights(TrainingOptions(), longest_sides=PHOTOS, device="cpu") == ("none", False)
 
 
 def test_sizes_and_rates_of_pretrained_recipes() -> None:
-    def made(sides: np.ndarray, **wishes: object) -> object:
-        return plan(Wishes(**wishes), rows=3000, classes=10, longest_sides=sides, device="cpu")  # type: ignore[arg-type]
+    def made(sides: np.ndarray, **options: object) -> object:
+        return plan(TrainingOptions(**options), rows=3000, classes=10, longest_sides=sides, device="cpu")  # type: ignore[arg-type]
 
     frozen = made(ICONS, weights="lite0", freeze=True)
     assert (frozen.image_size, frozen.frozen, frozen.backbone) == (128, True, "lite0")  # type: ignore[attr-defined]

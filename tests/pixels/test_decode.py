@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from noisesieve.pixels.decode import BACKGROUND, FORMATS, PADDING, Unreadable, decode, header
+from noisesieve.pixels.image import BACKGROUND, FORMATS, PADDING, Unreadable, decode_image, read_header
 
 CAP = 2**26
 
@@ -24,7 +24,7 @@ def blob(image: Image.Image, format: str = "PNG", **options: object) -> bytes:
 
 
 def pixels(content: bytes, size: int = 16) -> np.ndarray:
-    return decode(content, size=size, max_pixels=CAP).pixels
+    return decode_image(content, size=size, max_pixels=CAP).pixels
 
 
 def test_the_whole_picture_is_visible_with_its_aspect_ratio() -> None:
@@ -118,9 +118,9 @@ def test_what_cannot_be_decoded_has_a_reason(content: bytes, reason: str) -> Non
 
 
 def test_a_header_gives_the_size_without_decoding() -> None:
-    assert header(blob(Image.new("RGB", (30, 20))), max_pixels=CAP) == (30, 20)
+    assert read_header(blob(Image.new("RGB", (30, 20))), max_pixels=CAP) == (30, 20)
     with pytest.raises(Unreadable):
-        header(bomb(), max_pixels=CAP)
+        read_header(bomb(), max_pixels=CAP)
 
 
 def test_every_hostile_image_decodes_as_pillow_says_or_has_a_reason(shared_data: Path) -> None:

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from noisesieve import pixels, sources
-from noisesieve.errors import InputError, Stopped
-from noisesieve.pixels.crew import Crew, Task
-from noisesieve.records import Index, Place
-from noisesieve.settings import PixelSettings, SourceSettings
-from noisesieve.watch import Nobody
+from noisesieve.core.errors import InputError, Stopped
+from noisesieve.core.progress import NullWatcher
+from noisesieve.core.records import ImageLocation, Index
+from noisesieve.core.settings import PixelSettings, SourceSettings
+from noisesieve.pixels.worker_pool import ImageTask, WorkerPool
 from tests.conftest import paint
 
 
@@ -28,7 +28,7 @@ def go() -> None:
     """Nobody asks to stop."""
 
 
-def index_of(root: Path) -> Index:
+def index_of_run(root: Path) -> Index:
     return sources.read(SourceSettings(path=root))
 
 
@@ -37,8 +37,8 @@ def settings(tmp_path: Path) -> PixelSettings:
 
 
 def load(index: Index, chosen: PixelSettings, tmp_path: Path, size: int = 16) -> pixels.Decoded:
-    looks = pixels.look(index, chosen, Nobody(), pause=go)
-    return pixels.decode(index, looks, chosen, Nobody(), size=size, scratch=tmp_path / "scratch", pause=go)
+    file_facts = pixels.inspect_files(index, chosen, NullWatcher(), pause=go)
+    return pixels.decode(index, file_facts, chosen, NullWatcher(), size=size, scratch=tmp_path / "scratch", pause=go)
 
 
 def all_pixels(decoded: pixels.Decoded) -> np.ndarray:
@@ -46,13 +46,13 @@ def all_pixels(decoded: pixels.Decoded) -> np.ndarray:
 
 
 def test_an_unreadable_image_keeps_its_row_and_the_others_stay_where_they_are(colours: Path, tmp_path: Path) -> None:
-    before = all_pixels(load(index_of(colours), settings(tmp_path), tmp_path))
+    before = all_pixels(load(index_of_run(colours), settings(tmp_path), tmp_path))
     (colours / "green/5.png").write_bytes(b"")
     (colours / "blue/1000.png").symlink_to("nowhere")
     os.mkfifo(colours / "red/pipe.png")
-    index = index_of(colours)
+    index = index_of_run(colours)
     decoded = load(index, settings(tmp_path), tmp_path)
-    status = dict(zip(index.ids, decoded.looks.status, strict=True))
+    status = dict(zip(index.ids, decoded.file_facts.status, strict=True))
     assert status["green/5.png"] == "the file is empty"
     assert status["blue/1000.png"] == "missing file"
     assert status["red/pipe.png"] == "not a regular file"
@@ -66,29 +66,29 @@ def test_an_unreadable_image_keeps_its_row_and_the_others_stay_where_they_are(co
 
 
 def sorted_ids(colours: Path) -> list[str]:
-    return [name for name in index_of(colours).ids if name not in ("blue/1000.png", "red/pipe.png")]
+    return [name for name in index_of_run(colours).ids if name not in ("blue/1000.png", "red/pipe.png")]
 
 
 def test_pixels_are_reused_after_a_move_and_for_a_part(colours: Path, tmp_path: Path) -> None:
-    first = load(index_of(colours), settings(tmp_path), tmp_path)
+    first = load(index_of_run(colours), settings(tmp_path), tmp_path)
     assert not first.reused
     shutil.move(colours / "red/1.png", colours / "blue/moved.png")  # a relabelled picture
-    assert load(index_of(colours), settings(tmp_path), tmp_path).reused
+    assert load(index_of_run(colours), settings(tmp_path), tmp_path).reused
     (colours / "red/2.png").unlink()
-    assert load(index_of(colours), settings(tmp_path), tmp_path).reused
+    assert load(index_of_run(colours), settings(tmp_path), tmp_path).reused
 
 
 def test_changed_content_and_another_size_are_decoded_anew(colours: Path, tmp_path: Path) -> None:
-    load(index_of(colours), settings(tmp_path), tmp_path)
-    assert not load(index_of(colours), settings(tmp_path), tmp_path, size=24).reused
+    load(index_of_run(colours), settings(tmp_path), tmp_path)
+    assert not load(index_of_run(colours), settings(tmp_path), tmp_path, size=24).reused
     stamp = (colours / "red/1.png").stat()
     paint(colours / "red/1.png", (1, 1, 1), seed=77)
     os.utime(colours / "red/1.png", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))  # the clock is not the content
-    assert not load(index_of(colours), settings(tmp_path), tmp_path).reused
+    assert not load(index_of_run(colours), settings(tmp_path), tmp_path).reused
 
 
 def test_streamed_pixels_are_the_cached_ones(colours: Path, tmp_path: Path) -> None:
-    index = index_of(colours)
+    index = index_of_run(colours)
     cached = load(index, settings(tmp_path), tmp_path)
     streamed = load(index, replace(settings(tmp_path), cache_budget=0), tmp_path)
     order = [np.array([3, 1, 2]), np.arange(100), np.array([119]), *(np.array([i]) for i in range(9))]
@@ -97,7 +97,7 @@ def test_streamed_pixels_are_the_cached_ones(colours: Path, tmp_path: Path) -> N
 
 
 def test_a_file_that_changes_while_streaming_stops_the_run(colours: Path, tmp_path: Path) -> None:
-    streamed = load(index_of(colours), replace(settings(tmp_path), cache_budget=0), tmp_path)
+    streamed = load(index_of_run(colours), replace(settings(tmp_path), cache_budget=0), tmp_path)
     paint(colours / "blue/0.png", (1, 1, 1), seed=78)
     with pytest.raises(InputError, match=r"blue/0.png.*content changed.*resumes"):
         list(streamed.pixels.batches([np.arange(120)]))
@@ -105,22 +105,22 @@ def test_a_file_that_changes_while_streaming_stops_the_run(colours: Path, tmp_pa
 
 def test_pixels_survive_the_way_to_another_rank(colours: Path, tmp_path: Path) -> None:
     for budget in (0, 10**9):
-        decoded = load(index_of(colours), replace(settings(tmp_path), cache_budget=budget), tmp_path)
+        decoded = load(index_of_run(colours), replace(settings(tmp_path), cache_budget=budget), tmp_path)
         again = pixels.from_document(pixels.to_document(decoded.pixels))
         assert (next(again.batches([np.arange(9)])) == all_pixels(decoded)[:9]).all()
 
 
 def test_one_more_picture_decodes_one_picture(colours: Path, tmp_path: Path) -> None:
-    load(index_of(colours), settings(tmp_path), tmp_path)
+    load(index_of_run(colours), settings(tmp_path), tmp_path)
     paint(colours / "red/new.png", (200, 40, 40), seed=555)
-    index = index_of(colours)
-    looks = pixels.look(index, settings(tmp_path), Nobody(), pause=go)
+    index = index_of_run(colours)
+    file_facts = pixels.inspect_files(index, settings(tmp_path), NullWatcher(), pause=go)
     counted = Counting()
-    pixels.decode(index, looks, settings(tmp_path), counted, size=16, scratch=tmp_path / "scratch", pause=go)
+    pixels.decode(index, file_facts, settings(tmp_path), counted, size=16, scratch=tmp_path / "scratch", pause=go)
     assert counted.totals == {"decoding": 1}
 
 
-class Counting(Nobody):
+class Counting(NullWatcher):
     """Remembers how much work each stage had."""
 
     def __init__(self) -> None:
@@ -131,9 +131,9 @@ class Counting(Nobody):
 
 
 def test_a_stopped_decode_goes_on_where_it_was(colours: Path, tmp_path: Path) -> None:
-    index = index_of(colours)
+    index = index_of_run(colours)
     chosen = replace(settings(tmp_path), workers=1)
-    looks = pixels.look(index, chosen, Nobody(), pause=go)
+    file_facts = pixels.inspect_files(index, chosen, NullWatcher(), pause=go)
     left = iter(range(50))
 
     def stop() -> None:
@@ -141,26 +141,28 @@ def test_a_stopped_decode_goes_on_where_it_was(colours: Path, tmp_path: Path) ->
             raise Stopped("enough", exit_code=143)
 
     with pytest.raises(Stopped):
-        pixels.decode(index, looks, chosen, Nobody(), size=16, scratch=tmp_path / "scratch", pause=stop)
+        pixels.decode(index, file_facts, chosen, NullWatcher(), size=16, scratch=tmp_path / "scratch", pause=stop)
     counted = Counting()
-    decoded = pixels.decode(index, looks, chosen, counted, size=16, scratch=tmp_path / "scratch", pause=go)
+    decoded = pixels.decode(index, file_facts, chosen, counted, size=16, scratch=tmp_path / "scratch", pause=go)
     assert counted.totals["decoding"] <= 75
     fresh = load(index, replace(chosen, cache=False), tmp_path)
     assert (all_pixels(decoded) == all_pixels(fresh)).all()
 
 
 def test_a_failure_that_passes_is_not_remembered(colours: Path, tmp_path: Path) -> None:
-    index = index_of(colours)
-    looks = pixels.look(index, settings(tmp_path), Nobody(), pause=go)
+    index = index_of_run(colours)
+    file_facts = pixels.inspect_files(index, settings(tmp_path), NullWatcher(), pause=go)
     (colours / "red/3.png").rename(tmp_path / "away.png")
-    first = pixels.decode(index, looks, settings(tmp_path), Nobody(), size=16, scratch=tmp_path / "s", pause=go)
-    assert first.looks.status[index.ids.index("red/3.png")] == "missing file"
+    first = pixels.decode(
+        index, file_facts, settings(tmp_path), NullWatcher(), size=16, scratch=tmp_path / "s", pause=go
+    )
+    assert first.file_facts.status[index.ids.index("red/3.png")] == "missing file"
     (tmp_path / "away.png").rename(colours / "red/3.png")
     assert len(load(index, settings(tmp_path), tmp_path).rows) == 120
 
 
 def test_a_damaged_entry_is_replaced(colours: Path, tmp_path: Path) -> None:
-    index = index_of(colours)
+    index = index_of_run(colours)
     load(index, settings(tmp_path), tmp_path)
     entry = next((tmp_path / "pixels").glob("16px-*"))
     (entry / "pixels.u8").write_bytes(b"short")
@@ -170,7 +172,7 @@ def test_a_damaged_entry_is_replaced(colours: Path, tmp_path: Path) -> None:
 
 def test_a_cache_that_cannot_be_written_costs_only_the_cache(colours: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    decoded = load(index_of(colours), replace(settings(tmp_path), cache_dir=tmp_path / "file/cache"), tmp_path)
+    decoded = load(index_of_run(colours), replace(settings(tmp_path), cache_dir=tmp_path / "file/cache"), tmp_path)
     assert len(decoded.rows) == 120
 
 
@@ -183,26 +185,26 @@ def test_a_corrupt_page_of_a_table_is_unreadable_rows(tmp_path: Path) -> None:
     start = column.data_page_offset
     content[start : start + 40] = b"\xff" * 40
     (tmp_path / "t.parquet").write_bytes(content)
-    looks = pixels.look(index_of(tmp_path / "t.parquet"), settings(tmp_path), Nobody(), pause=go)
-    assert looks.readable.sum() == 20
-    assert "cannot be read from the table" in looks.status[30]
+    file_facts = pixels.inspect_files(index_of_run(tmp_path / "t.parquet"), settings(tmp_path), NullWatcher(), pause=go)
+    assert file_facts.readable.sum() == 20
+    assert "cannot be read from the table" in file_facts.status[30]
 
 
 def test_without_a_cache_nothing_is_kept(colours: Path, tmp_path: Path) -> None:
-    decoded = load(index_of(colours), replace(settings(tmp_path), cache=False), tmp_path)
+    decoded = load(index_of_run(colours), replace(settings(tmp_path), cache=False), tmp_path)
     assert len(all_pixels(decoded)) == 120
     assert not (tmp_path / "pixels").exists()
 
 
 def test_a_killed_worker_costs_one_image_and_names_it(colours: Path, tmp_path: Path) -> None:
-    index = index_of(colours)
-    tasks = [Task(i, 0, index.places(i)) for i in range(len(index))]
-    with Crew(1, size=16, max_pixels=2**26, seconds=60, store=None, slots=0) as crew:
+    index = index_of_run(colours)
+    tasks = [ImageTask(i, 0, index.locate(i)) for i in range(len(index))]
+    with WorkerPool(1, size=16, max_pixels=2**26, seconds=60, store=None, slots=0) as pool:
         answers = []
-        for answer in crew.work(tasks):
+        for answer in pool.work(tasks):
             answers.append(answer)
             if len(answers) == 3:
-                process = crew._hands[0]._process
+                process = pool._workers[0]._process
                 assert process is not None
                 os.kill(process.pid, signal.SIGKILL)
     assert sorted(answer.row for answer in answers) == list(range(120))
@@ -212,34 +214,34 @@ def test_a_killed_worker_costs_one_image_and_names_it(colours: Path, tmp_path: P
 
 
 def test_a_worker_that_hangs_is_replaced(colours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    index = index_of(colours)
-    tasks = [Task(i, 0, index.places(i)) for i in range(40)]
-    with Crew(1, size=16, max_pixels=2**26, seconds=1.0, store=None, slots=0) as crew:
-        crew.submit(tasks[:1])
-        crew.answer()
-        process = crew._hands[0]._process
+    index = index_of_run(colours)
+    tasks = [ImageTask(i, 0, index.locate(i)) for i in range(40)]
+    with WorkerPool(1, size=16, max_pixels=2**26, seconds=1.0, store=None, slots=0) as pool:
+        pool.submit(tasks[:1])
+        pool.answer()
+        process = pool._workers[0]._process
         assert process is not None
         os.kill(process.pid, signal.SIGSTOP)
         start = time.monotonic()
-        answers = list(crew.work(tasks))
+        answers = list(pool.work(tasks))
     assert sum(answer.status != "ok" for answer in answers) == 1
     assert any("longer than 1 s" in answer.status for answer in answers)
     assert time.monotonic() - start < 30
 
 
 def test_a_name_with_a_nul_or_too_long_is_only_unreadable() -> None:
-    places = [Place("a\0b.png"), Place("x" * 5000)]
-    with Crew(1, size=0, max_pixels=2**26, seconds=60, store=None, slots=0) as crew:
-        answers = list(crew.work([Task(i, 0, place) for i, place in enumerate(places)]))
+    locate = [ImageLocation("a\0b.png"), ImageLocation("x" * 5000)]
+    with WorkerPool(1, size=0, max_pixels=2**26, seconds=60, store=None, slots=0) as pool:
+        answers = list(pool.work([ImageTask(i, 0, place) for i, place in enumerate(locate)]))
     assert all("cannot be opened" in answer.status for answer in answers)
 
 
 def test_closing_a_crew_leaves_no_process(colours: Path) -> None:
     before = threading.active_count()
-    index = index_of(colours)
-    with Crew(2, size=16, max_pixels=2**26, seconds=60, store=None, slots=0) as crew:
-        list(crew.work([Task(i, 0, index.places(i)) for i in range(64)]))
-        pids = [hand._process.pid for hand in crew._hands if hand._process is not None]
+    index = index_of_run(colours)
+    with WorkerPool(2, size=16, max_pixels=2**26, seconds=60, store=None, slots=0) as pool:
+        list(pool.work([ImageTask(i, 0, index.locate(i)) for i in range(64)]))
+        pids = [hand._process.pid for hand in pool._workers if hand._process is not None]
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

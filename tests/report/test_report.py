@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from noisesieve import report
-from noisesieve.errors import InputError, OutputError, StateError
-from noisesieve.files import locked, replacing, write_json
-from noisesieve.records import Index, Looks, Place, Scores
+from noisesieve.core.errors import InputError, OutputError, StateError
+from noisesieve.core.files import locked, replacing, write_json
+from noisesieve.core.records import FileFacts, ImageLocation, Index, Scores
 from noisesieve.report.parquet import write_table
 from noisesieve.report.schema import COLUMNS
 from noisesieve.report.summary import wilson_interval
 from noisesieve.sieve.calibrate import corruption_probability
-from noisesieve.sieve.judge import judge
+from noisesieve.sieve.decide import decide
 
 LABELS = ["cat", "dog", "dog", "cat", "owl", "cat"]
 CLASSES = ["cat", "dog", "owl"]
@@ -30,7 +30,7 @@ PROBS = np.array(
 )
 
 
-def findings(**changes: Any) -> report.Findings:
+def findings(**changes: Any) -> report.ReportInputs:
     """Six rows; the fourth cannot be read."""
     index = Index(
         name="x",
@@ -39,7 +39,7 @@ def findings(**changes: Any) -> report.Findings:
         ids=[f"{i}.png" for i in range(6)],
         paths=[f"{i}.png" for i in range(6)],
         labels=LABELS,
-        places=lambda i: Place(""),
+        locate=lambda i: ImageLocation(""),
         lines=np.arange(2, 8),
         carried=pa.table({"annotator": list("abcdef"), "loss": [1, 2, 3, 4, 5, 6]}),
         **changes,
@@ -50,9 +50,9 @@ def findings(**changes: Any) -> report.Findings:
     codes = report.class_codes([LABELS[i] for i in rows], CLASSES)
     probs = PROBS[[0, 1, 2, 3, 4]]
     scores = Scores(probs, np.zeros(5), np.array([0.4, 0.4, 0.2]), 2.0, [], {})
-    verdicts = judge(scores, codes, eps=1e-3, trusted=np.zeros(5, dtype=np.bool_))
-    looks = Looks(sha, status, np.full(6, 8), np.full(6, 8))
-    return report.Findings(index, looks, rows, CLASSES, codes, scores, verdicts)
+    verdicts = decide(scores, codes, eps=1e-3, trusted=np.zeros(5, dtype=np.bool_))
+    file_facts = FileFacts(sha, status, np.full(6, 8), np.full(6, 8))
+    return report.ReportInputs(index, file_facts, rows, CLASSES, codes, scores, verdicts)
 
 
 def test_the_columns_are_the_contracts_in_order() -> None:
@@ -103,7 +103,7 @@ def test_the_rank_follows_the_given_labels_probability() -> None:
 
 def test_trusted_rows_are_never_corrupted() -> None:
     found = findings()
-    verdicts = judge(found.scores, found.codes, eps=1e-3, trusted=np.ones(5, dtype=np.bool_))
+    verdicts = decide(found.scores, found.codes, eps=1e-3, trusted=np.ones(5, dtype=np.bool_))
     assert not verdicts.corrupted.any()
     assert not verdicts.paper_corrupted.any()
     assert (verdicts.margin >= 0).any()
@@ -116,7 +116,7 @@ def test_the_corruption_probability_is_one_and_never_rises_along_rank(seed: int,
     probs = (torch.randn(rows, 5, generator=g, dtype=torch.float64) * 4).softmax(1)
     labels = torch.randint(5, (rows,), generator=g)
     scores = Scores(probs.numpy(), np.zeros(rows), np.full(5, 0.2), 2.0, [], {})
-    verdicts = judge(scores, labels.numpy(), eps=1e-3, trusted=np.zeros(rows, dtype=np.bool_))
+    verdicts = decide(scores, labels.numpy(), eps=1e-3, trusted=np.zeros(rows, dtype=np.bool_))
     along = verdicts.corruption_probability[np.argsort(verdicts.rank)].astype(np.float32)
     assert along.min() >= 0
     assert along.max() <= 1

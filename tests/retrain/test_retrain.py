@@ -18,22 +18,22 @@ import torch
 from torch import Tensor
 
 import noisesieve as ns
-from noisesieve.errors import Stopped, UsageError
+from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, assign_roles
+from noisesieve.commands.retrain import retrain
+from noisesieve.core.errors import Stopped, UsageError
+from noisesieve.core.progress import NullWatcher
+from noisesieve.core.settings import Recipe, RetrainOptions, RetrainSettings, SourceSettings, TrainingOptions
 from noisesieve.learn.augment import mix
-from noisesieve.learn.lesson import balanced_batches
+from noisesieve.learn.distributed import Processes
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.plan import plan as scan_plan
-from noisesieve.learn.world import World
+from noisesieve.learn.training_data import balanced_batches
 from noisesieve.retrain import plan as plans
-from noisesieve.retrain.loop import Exam, Material, Retraining
-from noisesieve.retrain.losses import disagreement
-from noisesieve.retrain.strong import cutout, strong
-from noisesieve.retraining import retrain
-from noisesieve.roles import DROPPED, LEARNT, SEEN, roles_of
-from noisesieve.settings import Recipe, RetrainSettings, RetrainWishes, SourceSettings, Wishes
-from noisesieve.watch import Nobody
+from noisesieve.retrain.loop import LabelledTestSet, RetrainData, RetrainLoop
+from noisesieve.retrain.losses import consistency_loss
+from noisesieve.retrain.strong_augment import cutout, strong_augment
 from tests.conftest import COLOURS, QUICK_OPTIONS, REPOSITORY, Run, paint, validate
-from tests.learn.test_loop import RECIPE, Memory, lesson
+from tests.learn.test_loop import RECIPE, Memory, training_data
 
 QUICK = ("--epochs", "3", "--batch-size", "16")
 
@@ -56,9 +56,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(home: Path, out: Path, **options: object) -> RetrainSettings:
-    wishes = {"epochs": 3, "batch_size": 16, **{k: v for k, v in options.items() if k in vars(RetrainWishes())}}
-    others = {name: value for name, value in options.items() if name not in vars(RetrainWishes())}
-    return RetrainSettings(home / "run", out, wishes=RetrainWishes(**wishes), **others)  # type: ignore[arg-type]
+    options = {"epochs": 3, "batch_size": 16, **{k: v for k, v in options.items() if k in vars(RetrainOptions())}}
+    others = {name: value for name, value in options.items() if name not in vars(RetrainOptions())}
+    return RetrainSettings(home / "run", out, training=RetrainOptions(**options), **others)  # type: ignore[arg-type]
 
 
 # The losses and views.
@@ -67,8 +67,8 @@ def settings(home: Path, out: Path, **options: object) -> RetrainSettings:
 def test_agreement_costs_nothing_and_the_target_gets_no_gradient() -> None:
     logits = torch.randn((6, 4), generator=torch.Generator().manual_seed(0), requires_grad=True)
     target = torch.randn((6, 4), generator=torch.Generator().manual_seed(1), requires_grad=True)
-    assert torch.allclose(disagreement(logits, logits), torch.zeros(6), atol=1e-6)
-    loss = disagreement(logits, target)
+    assert torch.allclose(consistency_loss(logits, logits), torch.zeros(6), atol=1e-6)
+    loss = consistency_loss(logits, target)
     assert (loss > 0).all()
     expected = torch.nn.functional.kl_div(
         logits.log_softmax(1), target.log_softmax(1), reduction="none", log_target=True
@@ -84,7 +84,9 @@ def test_strong_views_are_strong_and_follow_the_dice(policy: str) -> None:
     images = torch.randint(0, 255, (20, 3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     torch.manual_seed(7)
     state = torch.get_rng_state()
-    views = [strong(images, torch.Generator().manual_seed(seed), flip=True, policy=policy) for seed in (0, 0, 1)]
+    views = [
+        strong_augment(images, torch.Generator().manual_seed(seed), flip=True, policy=policy) for seed in (0, 0, 1)
+    ]
     assert torch.equal(torch.get_rng_state(), state)
     assert views[0].dtype == torch.uint8
     assert views[0].shape == images.shape
@@ -102,8 +104,8 @@ def test_a_cutout_hides_about_a_quarter_at_most() -> None:
 # The recipe.
 
 
-def made(**wishes: object) -> plans.RetrainRecipe:
-    chosen = RetrainWishes(**wishes)  # type: ignore[arg-type]
+def made(**options: object) -> plans.RetrainRecipe:
+    chosen = RetrainOptions(**options)  # type: ignore[arg-type]
     return plans.plan(RECIPE, chosen, preset="auto", labelled=600, unlabelled=400, flip=True)
 
 
@@ -111,15 +113,15 @@ def test_weight_and_ratio_follow_the_sizes_and_never_a_rate() -> None:
     recipe = made()
     assert recipe.weight == pytest.approx(400 / 600)
     assert recipe.unlabelled_batch == round(16 * 400 / 600)
-    assert plans.plan(RECIPE, RetrainWishes(), preset="auto", labelled=10, unlabelled=90, flip=True).weight == 1
-    alone = plans.plan(RECIPE, RetrainWishes(), preset="auto", labelled=10, unlabelled=0, flip=True)
+    assert plans.plan(RECIPE, RetrainOptions(), preset="auto", labelled=10, unlabelled=90, flip=True).weight == 1
+    alone = plans.plan(RECIPE, RetrainOptions(), preset="auto", labelled=10, unlabelled=0, flip=True)
     assert (alone.weight, alone.unlabelled_batch) == (0, 0)
     assert made(weight=0.5, ratio=0.25).unlabelled_batch == 4
 
 
 def test_many_rows_go_on_from_the_run_and_plain_ce_gets_the_scans_pictures_too() -> None:
     few, many = (
-        plans.plan(RECIPE, RetrainWishes(), preset="auto", labelled=rows, unlabelled=100, flip=True)
+        plans.plan(RECIPE, RetrainOptions(), preset="auto", labelled=rows, unlabelled=100, flip=True)
         for rows in (400, 4000)
     )
     assert (few.start, few.network.lr) == ("scratch", RECIPE.lr)
@@ -131,22 +133,26 @@ def test_many_rows_go_on_from_the_run_and_plain_ce_gets_the_scans_pictures_too()
 
 
 def test_the_cifar_preset_has_a_second_phase_and_hands_over_an_early_division() -> None:
-    paper = scan_plan(Wishes(preset="cifar"), rows=50_000, classes=10, longest_sides=np.array([32]), device="cpu")
+    paper = scan_plan(
+        TrainingOptions(preset="cifar"), rows=50_000, classes=10, longest_sides=np.array([32]), device="cpu"
+    )
     assert paper.divide_at == 40
-    second = plans.plan(paper, RetrainWishes(), preset="cifar", labelled=30_000, unlabelled=20_000, flip=True)
+    second = plans.plan(paper, RetrainOptions(), preset="cifar", labelled=30_000, unlabelled=20_000, flip=True)
     assert (second.epochs, second.network.batch_size, second.network.clip_norm) == (1600, 320, 5.0)
     assert (second.start, second.policy) == ("scratch", "autoaugment")
     short = scan_plan(
-        Wishes(preset="cifar", epochs=10), rows=50_000, classes=10, longest_sides=np.array([32]), device="cpu"
+        TrainingOptions(preset="cifar", epochs=10), rows=50_000, classes=10, longest_sides=np.array([32]), device="cpu"
     )
     assert short.divide_at == 4
 
 
 def test_clothing1m_draws_evenly_mixes_and_counts_its_batches() -> None:
-    paper = scan_plan(Wishes(preset="clothing1m"), rows=10**6, classes=14, longest_sides=np.array([224]), device="cpu")
+    paper = scan_plan(
+        TrainingOptions(preset="clothing1m"), rows=10**6, classes=14, longest_sides=np.array([224]), device="cpu"
+    )
     assert (paper.balanced, paper.epoch_steps, paper.mixup > 0) == (True, 1000, True)
     off = scan_plan(
-        Wishes(preset="clothing1m", mixup=0.0, balanced=False, epoch_steps=5),
+        TrainingOptions(preset="clothing1m", mixup=0.0, balanced=False, epoch_steps=5),
         rows=100,
         classes=2,
         longest_sides=np.array([224]),
@@ -155,27 +161,33 @@ def test_clothing1m_draws_evenly_mixes_and_counts_its_batches() -> None:
     assert (off.balanced, off.epoch_steps, off.mixup) == (False, 5, 0.0)
 
 
-@pytest.mark.parametrize("wishes", [{"target": "x"}, {"start": "x"}, {"relabel": 2.0}, {"epochs": 0}, {"lr": -1.0}])
-def test_wishes_without_a_meaning_are_refused(wishes: dict[str, object]) -> None:
+@pytest.mark.parametrize("options", [{"target": "x"}, {"start": "x"}, {"relabel": 2.0}, {"epochs": 0}, {"lr": -1.0}])
+def test_options_without_a_meaning_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(UsageError):
-        RetrainWishes(**wishes)  # type: ignore[arg-type]
+        RetrainOptions(**options)  # type: ignore[arg-type]
 
 
 # The loop.
 
 
-def material(**changes: object) -> Material:
-    learnt = lesson()
+def data(**changes: object) -> RetrainData:
+    learnt = training_data()
     parts = {"clean": torch.arange(6, 60), "corrupted": torch.arange(6)}
-    return Material(learnt.pixels, learnt.labels, classes=3, **{**parts, **changes})  # type: ignore[arg-type]
+    return RetrainData(learnt.pixels, learnt.labels, classes=3, **{**parts, **changes})  # type: ignore[arg-type]
 
 
-def teach(recipe: plans.RetrainRecipe, learnt: Material | None = None, **options: object) -> Retraining:
-    chosen = {"exam": None, "name": "retrain", "world": World(), "watcher": Nobody(), "checkpoints": None}
-    return Retraining(learnt or material(), recipe, **{**chosen, "stop": lambda: None, **options})  # type: ignore[arg-type]
+def teach(recipe: plans.RetrainRecipe, learnt: RetrainData | None = None, **options: object) -> RetrainLoop:
+    chosen = {
+        "test_set": None,
+        "name": "retrain",
+        "processes": Processes(),
+        "watcher": NullWatcher(),
+        "checkpoints": None,
+    }
+    return RetrainLoop(learnt or data(), recipe, **{**chosen, "stop": lambda: None, **options})  # type: ignore[arg-type]
 
 
-def weights(training: Retraining) -> Tensor:
+def weights(training: RetrainLoop) -> Tensor:
     return torch.cat([p.detach().flatten() for p in training.state.model.parameters()])
 
 
@@ -190,7 +202,7 @@ def test_every_target_trains_and_the_seed_says_the_rest(target: str) -> None:
 
 def test_labels_of_corrupted_rows_have_no_say() -> None:
     recipe = replace(made(epochs=2), unlabelled_batch=4)
-    other = material()
+    other = data()
     labels = other.labels.clone()
     labels[:6] = (labels[:6] + 1) % 3
     first, second = teach(recipe), teach(recipe, replace(other, labels=labels))
@@ -200,12 +212,12 @@ def test_labels_of_corrupted_rows_have_no_say() -> None:
 
 def test_rows_in_neither_set_take_no_part() -> None:
     recipe = replace(made(epochs=1), unlabelled_batch=4)
-    pictures = material().pixels
+    pictures = data().pixels
     assert isinstance(pictures, Memory)
     changed = Memory(pictures.pictures.copy())
     changed.pictures[59] = 0
     parts = {"clean": torch.arange(6, 59), "statistics": ([120.0] * 3, [60.0] * 3)}
-    first, second = teach(recipe, material(**parts)), teach(recipe, replace(material(**parts), pixels=changed))
+    first, second = teach(recipe, data(**parts)), teach(recipe, replace(data(**parts), pixels=changed))
     first.run(), second.run()
     assert torch.equal(weights(first), weights(second))
 
@@ -241,9 +253,9 @@ def test_a_retraining_that_was_stopped_ends_in_the_same_bits(target: str) -> Non
 
 
 def test_the_exam_is_taken_after_every_epoch() -> None:
-    learnt = material()
-    exam = Exam(learnt.pixels, learnt.labels)
-    training = teach(made(epochs=2), exam=exam)
+    learnt = data()
+    test_set = LabelledTestSet(learnt.pixels, learnt.labels)
+    training = teach(made(epochs=2), test_set=test_set)
     assert [0 <= row["test_accuracy"] <= 1 for row in training.run().history] == [True, True]
 
 
@@ -271,16 +283,16 @@ def test_mixing_keeps_the_mean_and_half_of_each_picture() -> None:
 
 
 def scanned(recipe: Recipe, pictures: Memory | None = None) -> Loop:
-    learnt = lesson() if pictures is None else replace(lesson(), pixels=pictures)
-    loop = Loop(learnt, recipe, world=World(), watcher=Nobody(), checkpoints=None, stop=lambda: None)
-    loop.feed.mean, loop.feed.std = torch.full((3,), 120.0), torch.full((3,), 60.0)
+    learnt = training_data() if pictures is None else replace(training_data(), pixels=pictures)
+    loop = Loop(learnt, recipe, processes=Processes(), watcher=NullWatcher(), checkpoints=None, stop=lambda: None)
+    loop.loader.mean, loop.loader.std = torch.full((3,), 120.0), torch.full((3,), 60.0)
     return loop
 
 
 @pytest.mark.parametrize("balanced", [False, True])
 def test_a_dropped_row_takes_no_part_in_a_mix(balanced: bool) -> None:
     recipe = replace(RECIPE, mixup=4.0, balanced=balanced)
-    pictures = lesson().pixels
+    pictures = training_data().pixels
     assert isinstance(pictures, Memory)
     changed = Memory(pictures.pictures.copy())
     changed.pictures[:6] = 255
@@ -310,21 +322,21 @@ def test_an_epoch_has_as_many_batches_as_asked_for() -> None:
 def test_roles_follow_verdicts_waivers_decisions_and_suggestions(home: Path, tmp_path: Path) -> None:
     report = ns.read_report(home / "run")
     ids = report.table["id"].to_pylist()
-    plain = roles_of(report, settings(home, tmp_path), home / "data")
+    plain = assign_roles(report, settings(home, tmp_path), home / "data")
     assert plain.counts["corrupted"] == int((report.verdicts == "corrupted").sum()) >= 6
-    assert plain.role[ids.index("green/broken.png")] == DROPPED
-    assert plain.role[ids.index("red/wrong0.png")] == SEEN
+    assert plain.role[ids.index("green/broken.png")] == UNUSED
+    assert plain.role[ids.index("red/wrong0.png")] == UNLABELLED
     (tmp_path / "d.csv").write_text(
         "path,decision,label\nred/wrong0.png,accept,blue\nred/wrong1.png,keep,red\nred/wrong2.png,unusable,\n"
         "red/0.png,relabel,green\n"
     )
-    decided = roles_of(report, settings(home, tmp_path, decisions=(tmp_path / "d.csv",)), home / "data")
+    decided = assign_roles(report, settings(home, tmp_path, decisions=(tmp_path / "d.csv",)), home / "data")
     said = {name: (int(decided.role[ids.index(name)]), decided.labels[ids.index(name)]) for name in ids}
-    assert said["red/wrong0.png"] == (LEARNT, "blue")
-    assert said["red/wrong1.png"] == (LEARNT, "red")
-    assert said["red/wrong2.png"][0] == DROPPED
-    assert said["red/0.png"] == (LEARNT, "green")
-    anew = roles_of(report, settings(home, tmp_path, relabel=0.5), home / "data")
+    assert said["red/wrong0.png"] == (LABELLED, "blue")
+    assert said["red/wrong1.png"] == (LABELLED, "red")
+    assert said["red/wrong2.png"][0] == UNUSED
+    assert said["red/0.png"] == (LABELLED, "green")
+    anew = assign_roles(report, settings(home, tmp_path, relabel=0.5), home / "data")
     assert anew.counts["relabelled"] >= 5
     assert anew.labels[ids.index("red/wrong3.png")] == "blue"
 
@@ -355,7 +367,7 @@ def test_retrain_writes_a_model_that_check_takes(inside: Run, home: Path, tmp_pa
 
 
 def test_a_stopped_retraining_resumes_to_the_same_model(home: Path, tmp_path: Path) -> None:
-    class Impatient(Nobody):
+    class Impatient(NullWatcher):
         asked = False
 
         def stage(self, name: str, total: int) -> None:

@@ -436,16 +436,16 @@ def test_a_confusion_whose_suspects_are_not_shown_shows_none(
 
 
 def test_a_stop_while_the_page_is_made_leaves_a_complete_run(colours: Path, tmp_path: Path) -> None:
-    from noisesieve import handover, pipeline
-    from noisesieve.errors import Stopped
-    from noisesieve.request import scan_settings
+    from noisesieve.commands import scan as scan_command
+    from noisesieve.core.errors import Stopped
+    from noisesieve.core.options import scan_settings
     from tests.conftest import QUICK_OPTIONS
 
     def stopped(*_: Any, **__: Any) -> None:
         raise Stopped("Stopped by SIGINT.", exit_code=130)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(handover, "review", stopped)
-        report = pipeline.scan(scan_settings(colours, output=tmp_path / "run", **QUICK_OPTIONS))
+        patch.setattr(scan_command, "write_review", stopped)
+        report = scan_command.scan(scan_settings(colours, output=tmp_path / "run", **QUICK_OPTIONS))
     assert ns.read_report(report.path.parent)
     assert not (report.path.parent / "review.html").exists()

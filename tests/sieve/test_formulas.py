@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from noisesieve.learn.losses import training_loss
-from noisesieve.sieve.formulas import decide, floored_log_loss, margin
+from noisesieve.sieve.formulas import apply_threshold, floored_log_loss, margin
 
 DOUBLE = torch.float64
 
@@ -31,15 +31,15 @@ def uniform(classes: int) -> Tensor:
 def test_theorem_2_a_label_above_random_guess_is_clean(classes: int, scale: float, eps: float) -> None:
     probs, labels = random_case(classes, scale, seed=classes)
     above = probs.gather(1, labels[:, None]).squeeze(1) > 1 / classes
-    corrupted = decide(probs, labels, prior=uniform(classes), beta=2, eps=eps).corrupted
+    corrupted = apply_threshold(probs, labels, prior=uniform(classes), beta=2, eps=eps).corrupted
     assert not (above & corrupted).any()
 
 
 def test_the_verdict_depends_on_neither_beta_nor_prior() -> None:
     probs, labels = random_case(10, 3.0)
     prior = torch.rand(10, generator=torch.Generator().manual_seed(1), dtype=DOUBLE)
-    one = decide(probs, labels, prior=uniform(10), beta=0.0, eps=1e-8)
-    two = decide(probs, labels, prior=prior / prior.sum(), beta=20.0, eps=1e-8)
+    one = apply_threshold(probs, labels, prior=uniform(10), beta=0.0, eps=1e-8)
+    two = apply_threshold(probs, labels, prior=prior / prior.sum(), beta=20.0, eps=1e-8)
     assert torch.equal(one.corrupted, two.corrupted)
     assert torch.equal(one.margin, two.margin)
     assert not torch.allclose(one.threshold, two.threshold)
@@ -59,7 +59,7 @@ def test_the_verdict_is_invariant_to_a_logit_shift_and_follows_a_permutation_of_
 
 def test_with_two_classes_the_verdict_is_the_argmax() -> None:
     probs, labels = random_case(2, 3.0, rows=2000)
-    corrupted = decide(probs, labels, prior=uniform(2), beta=2, eps=1e-8).corrupted
+    corrupted = apply_threshold(probs, labels, prior=uniform(2), beta=2, eps=1e-8).corrupted
     assert torch.equal(corrupted, probs.argmax(1) != labels)
 
 
@@ -68,7 +68,7 @@ def test_with_a_huge_eps_the_rule_is_one_over_k(classes: int) -> None:
     probs, labels = random_case(classes, 2.0, rows=3000, seed=3)
     chosen = probs.gather(1, labels[:, None]).squeeze(1)
     clear = (chosen - 1 / classes).abs() > 1e-4
-    corrupted = decide(probs, labels, prior=uniform(classes), beta=2, eps=1e6).corrupted
+    corrupted = apply_threshold(probs, labels, prior=uniform(classes), beta=2, eps=1e6).corrupted
     assert torch.equal(corrupted[clear], (chosen <= 1 / classes)[clear])
 
 
@@ -80,13 +80,13 @@ def test_a_larger_eps_flags_more() -> None:
 
 def test_a_tie_is_corrupted() -> None:
     probs = torch.full((1, 4), 0.25, dtype=DOUBLE)
-    assert decide(probs, torch.tensor([1]), prior=uniform(4), beta=2, eps=1e-8).corrupted.item()
+    assert apply_threshold(probs, torch.tensor([1]), prior=uniform(4), beta=2, eps=1e-8).corrupted.item()
 
 
 def test_the_reported_terms_add_up_for_every_eps() -> None:
     probs, labels = random_case(10, 20.0)
     for eps in (1e-8, 1e-3, 1.0):
-        d = decide(probs, labels, prior=uniform(10), beta=2.0, eps=eps)
+        d = apply_threshold(probs, labels, prior=uniform(10), beta=2.0, eps=eps)
         torch.testing.assert_close(d.regularized_loss, d.loss + d.regularizer)
         torch.testing.assert_close(d.margin, d.regularized_loss - d.threshold, rtol=0, atol=1e-9)
         assert torch.equal(d.corrupted, d.margin >= 0)
@@ -94,7 +94,7 @@ def test_the_reported_terms_add_up_for_every_eps() -> None:
 
 def test_a_probability_of_exactly_zero_is_floored() -> None:
     probs = torch.tensor([[1.0, 0.0, 0.0]], dtype=DOUBLE)
-    d = decide(probs, torch.tensor([1]), prior=uniform(3), beta=2.0, eps=1e-8)
+    d = apply_threshold(probs, torch.tensor([1]), prior=uniform(3), beta=2.0, eps=1e-8)
     assert torch.isfinite(torch.stack([d.loss, d.regularizer, d.threshold, d.margin])).all()
 
 

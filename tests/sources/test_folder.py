@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from noisesieve.errors import InputError, UsageError
-from noisesieve.records import Index
-from noisesieve.settings import SourceSettings
+from noisesieve.core.errors import InputError, UsageError
+from noisesieve.core.records import Index
+from noisesieve.core.settings import SourceSettings
 from noisesieve.sources import SOURCES, read, stratified
 from tests.conftest import paint
 
@@ -115,7 +115,7 @@ def test_names_that_are_not_text_are_escaped_and_found_again(pets: Path) -> None
     found = index(pets)
     row = next(i for i, name in enumerate(found.ids) if "xff" in name)
     assert found.ids[row] == "cat/\\xff\\x0a.png"
-    assert os.fsencode(found.places(row).file) == raw
+    assert os.fsencode(found.locate(row).file) == raw
 
 
 def test_a_finished_run_is_never_a_class(pets: Path) -> None:

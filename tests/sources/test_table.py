@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from noisesieve.errors import InputError
+from noisesieve.core.errors import InputError
+from noisesieve.core.records import Index
+from noisesieve.core.settings import SourceSettings
 from noisesieve.pixels.fetch import fetch
-from noisesieve.records import Index
-from noisesieve.settings import SourceSettings
 from noisesieve.sources import kind_of, read
 
 
@@ -120,7 +120,7 @@ def test_jsonl_embeds_images_as_base64_in_both_forms(tmp_path: Path) -> None:
     ]
     file = table(tmp_path / "a.jsonl", "\n".join(json.dumps(row) for row in rows))
     found = index(file)
-    assert [fetch(found.places(i)) for i in range(3)] == [b"one", b"two", b"three"]
+    assert [fetch(found.locate(i)) for i in range(3)] == [b"one", b"two", b"three"]
     assert found.labels == ["a", "7", "b"]
     assert found.ids == ["0", "1", "2"]
     assert found.carried is not None
@@ -148,7 +148,7 @@ def test_parquet_embeds_images_and_keeps_types(tmp_path: Path, struct: bool) -> 
     made = pa.table({"image": image, "label": pa.array([i % 3 for i in range(10)]), "score": pa.array([0.5] * 10)})
     pq.write_table(made, tmp_path / "a.parquet", row_group_size=3)
     found = index(tmp_path / "a.parquet")
-    assert [fetch(found.places(i)) for i in range(10)] == blobs
+    assert [fetch(found.locate(i)) for i in range(10)] == blobs
     assert found.labels[:4] == ["0", "1", "2", "0"]
     assert found.carried is not None
     assert found.carried["score"].type == pa.float64()

@@ -1,0 +1,103 @@
+"""Evaluate a run against known right labels."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from noisesieve.bench.metrics import area_under_roc, average_precision, calibration, detection, precision_at
+from noisesieve.bench.truth import LabelledRows
+from noisesieve.core.errors import InputError
+from noisesieve.core.records import Bools, Floats, Ints
+from noisesieve.core.text import natural_key
+from noisesieve.report import Report
+from noisesieve.report.schema import COLUMNS, SPLIT
+
+DEPTHS = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
+
+
+def labelled_rows(report: Report) -> LabelledRows:
+    """Return the rows of a report, for matching them with a truth."""
+    table = report.table
+    own = {f"user_{name}": name for name in (*COLUMNS, SPLIT)}  # without the prefix, as in the user's table
+    users = table.select([name for name in table.column_names if name not in COLUMNS])
+    users = users.rename_columns([own.get(name, name) for name in users.column_names])
+    return LabelledRows(table["id"].to_pylist(), table["path"].to_pylist(), table["label"].to_pylist(), users)
+
+
+class EvaluatedRows:
+    """The rows of a report that are readable and whose right label is known."""
+
+    def __init__(self, report: Report, truth: list[str | None]) -> None:
+        table = report.table
+        self.examples = len(table)
+        known = np.array([label is not None for label in truth], dtype=np.bool_)
+        readable = np.array([value is not None for value in table["margin"].to_pylist()], dtype=np.bool_)
+        self.without_truth = int((readable & ~known).sum())
+        if not (known & readable).any():
+            raise InputError("No readable row has a known right label.", "Is the truth that of this dataset?")
+        rows = np.flatnonzero(known & readable)
+        part = table.take(pa.array(rows))
+        self.given = np.array(part["label"].to_pylist(), dtype=object)
+        self.right = np.array([truth[i] for i in rows.tolist()], dtype=object)
+        self.wrong: Bools = self.given != self.right
+        self.flagged: Bools = report.verdicts[rows] == "corrupted"
+        self.paper: Bools = np.array(part["paper_verdict"].cast(pa.string()).to_pylist(), dtype=object) == "corrupted"
+        self.suggested = np.array(part["suggested_label"].to_pylist(), dtype=object)
+        self.rank: Ints = part["rank"].to_numpy()
+        self.margin: Floats = part["margin"].to_numpy()
+        self.probability: Floats = part["corruption_probability"].to_numpy().astype(np.float64)
+
+    def __len__(self) -> int:
+        return len(self.wrong)
+
+    @property
+    def suspicion(self) -> Floats:
+        """Larger is more suspicious, in the order of the report's rank."""
+        return -self.rank.astype(np.float64)
+
+
+def evaluate_rows(rows: EvaluatedRows) -> dict[str, Any]:
+    """Return all figures as one JSON document."""
+    wrong = rows.wrong
+    order = np.argsort(rows.rank)
+    depths = sorted({*(k for k in DEPTHS if k <= len(rows)), int(wrong.sum())} - {0})
+    estimated, true_rate = float(rows.probability.mean()), float(wrong.mean())
+    suggestions = np.array([text is not None for text in rows.suggested], dtype=np.bool_) & wrong
+    return {
+        "examples": rows.examples,
+        "measured": len(rows),
+        "without_truth": rows.without_truth,
+        "wrong": int(wrong.sum()),
+        "corrupted": asdict(detection(rows.flagged, wrong)),
+        "clean": asdict(detection(~rows.flagged, ~wrong)),
+        "paper": {
+            "corrupted": asdict(detection(rows.paper, wrong)),
+            "clean": asdict(detection(~rows.paper, ~wrong)),
+        },
+        "average_precision": average_precision(rows.suspicion, wrong),
+        "auc": area_under_roc(rows.suspicion, wrong),
+        "precision_at": {str(k): value for k, value in precision_at(order, wrong, depths).items()},
+        "suggestions": {
+            "made": int(suggestions.sum()),
+            "right": int((rows.suggested == rows.right)[suggestions].sum()),
+        },
+        "calibration": asdict(calibration(rows.probability, wrong)),
+        "noise_rate": {
+            "true": true_rate,
+            "flagged": float(rows.flagged.mean()),
+            "estimated": estimated,
+            "error": estimated - true_rate,
+        },
+        "classes": [_of_class(rows, name) for name in sorted(set(rows.given), key=natural_key)],
+    }
+
+
+def _of_class(rows: EvaluatedRows, name: str) -> dict[str, Any]:
+    """Return the figures of the rows with this given label."""
+    mine: Bools = rows.given == name
+    found = detection(rows.flagged[mine], rows.wrong[mine])
+    return {"label": name, "of": int(mine.sum()), **asdict(found)}

@@ -1,0 +1,87 @@
+"""The compared methods on frozen features. Every method gets the same features of the same backbone.
+
+cleanlab gets a logistic regression, out of fold, as its own guides use on embeddings, and the mirrored views if the
+heads get them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from torch import Tensor
+
+from noisesieve.bench import peers
+from noisesieve.bench.methods import Comparison, TrainingResult
+from noisesieve.core.records import Floats
+from noisesieve.core.settings import Recipe
+from noisesieve.learn.frozen.heads import Heads
+
+
+@dataclass
+class FrozenComparison(Comparison):
+    """Heads instead of networks. Seconds do not include the features, which are computed before."""
+
+    features: Tensor | None = None  # (N, V, D)
+    contents: Tensor | None = None  # (N,) rows with equal numbers have the same image
+
+    @property
+    def shares(self) -> bool:
+        return False  # heads are cheap, so each method trains its own from the start
+
+    def train(self, recipe: Recipe, *, observe: Callable[[Tensor, Tensor], None] | None = None) -> TrainingResult:
+        assert self.features is not None
+        training_data = self.training_data
+        heads = Heads(
+            self.features,
+            training_data.labels,
+            training_data.classes,
+            training_data.trusted,
+            recipe,
+            device=self.processes.device,
+            watcher=self.watcher,
+            stop=self.stop,
+            contents=self.contents,
+            observe=observe,
+        )
+        head, scores = heads.run()
+        self.warmup, self.flip = recipe.warmup_epochs, head.flip
+        return TrainingResult(None, scores)
+
+    def embeddings(self) -> Tensor:
+        """Return the features, averaged over both views if flips are allowed, (N, D)."""
+        assert self.features is not None
+        views = self.features.shape[1] if self.flip else 1
+        return self.features[:, :views].float().mean(dim=1)
+
+    def neighbours_training(self) -> TrainingResult:
+        """Return a training without cost: a vote on the features needs none, but the plain one decides on flips."""
+        if not self.warmup:
+            _ = self.plain
+        return TrainingResult(None, replace(self.plain.scores, history=[]))
+
+    def out_of_fold(self) -> tuple[Floats, float, float]:
+        """Return out-of-fold probabilities of logistic regressions, their seconds, and their passes."""
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.preprocessing import StandardScaler
+
+        if not self.warmup:
+            _ = self.plain  # decides on flips
+        assert self.features is not None
+        start, labels, rows = time.monotonic(), self.training_data.labels.numpy(), len(self.training_data)
+        views = self.features[:, : self.features.shape[1] if self.flip else 1].float()  # (N, V, D)
+        scaler = StandardScaler().fit(views[:, 0].numpy())
+        points = np.stack([scaler.transform(view.numpy()) for view in views.unbind(1)])  # (V, N, D)
+        probs: Floats = np.zeros((rows, self.training_data.classes))
+        passes = 0.0
+        for held in peers.stratified_folds(labels, peers.FOLDS, seed=self.recipe.seed):
+            rest = np.setdiff1d(np.arange(rows), held)
+            model = LogisticRegression(max_iter=1000)
+            model.fit(np.concatenate(points[:, rest]), np.tile(labels[rest], len(points)))
+            probs[np.ix_(held, model.classes_)] = np.mean([model.predict_proba(view[held]) for view in points], axis=0)
+            passes += float(model.n_iter_.max()) * len(points) * len(rest) / rows
+            if (stopped := self.stop()) is not None:
+                raise stopped
+        return probs, time.monotonic() - start, passes

@@ -1,0 +1,175 @@
+"""`noisesieve bench --ablation`: what sieve, regularizer and consistency training each add to test accuracy."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from noisesieve import __version__, pixels, sources
+from noisesieve.bench.methods import Comparison, TrainingResult
+from noisesieve.bench.table import machine_facts
+from noisesieve.commands._prepare import Dataset, decode_test_set, inspect_test_set, prepare_dataset
+from noisesieve.commands.bench import join_one_process
+from noisesieve.core.errors import TrainingError, UsageError
+from noisesieve.core.progress import NullWatcher, Stop, Watcher, pause_of
+from noisesieve.core.records import Bools
+from noisesieve.core.settings import BenchSettings, RetrainOptions, SourceSettings, TrainingOptions
+from noisesieve.learn.batch_loader import BatchLoader
+from noisesieve.learn.plan import describe
+from noisesieve.learn.score import predict
+from noisesieve.learn.state import TrainingState
+from noisesieve.learn.training_data import TrainingData
+from noisesieve.retrain.loop import LabelledTestSet, RetrainData, RetrainLoop
+from noisesieve.retrain.plan import plan_retraining
+from noisesieve.sieve.decide import decide
+
+
+def ablate(
+    settings: BenchSettings, test: SourceSettings, *, watcher: Watcher | None = None, stop: Stop = lambda: None
+) -> dict[str, Any]:
+    """Run four trainings on the same rows and measure each on the test set. Returns one JSON document."""
+    watcher, scan, pause = watcher or NullWatcher(), settings.scan, pause_of(stop)
+    processes = join_one_process(scan)
+    index = sources.read(scan.source)
+    with tempfile.TemporaryDirectory() as scratch:
+        file_facts = pixels.inspect_files(index, scan.pixels, watcher, pause=pause)
+        dataset = prepare_dataset(index, file_facts, scan, processes, watcher, pause, scratch=Path(scratch))
+        if dataset.recipe.frozen:
+            raise UsageError("--ablation trains whole networks.", "Pass --weights none.")
+        watcher.note(f"{scan.training.preset}: {describe(dataset.recipe, processes)}")
+        test_set = decode_test_set(
+            *inspect_test_set(test, dataset.classes, scan.pixels, watcher, pause),
+            dataset.classes,
+            dataset.recipe.image_size,
+            scan.pixels,
+            watcher,
+            scratch=Path(scratch) / "test",
+            pause=pause,
+        )
+        training_data = TrainingData(
+            pixels=dataset.decoded.pixels,
+            labels=torch.from_numpy(dataset.codes),
+            classes=len(dataset.classes),
+            trusted=torch.from_numpy(dataset.trusted),
+            weights=dataset.weights,
+        )
+        comparison = Comparison(training_data, dataset.recipe, processes, watcher, stop)
+        rows = _rows(comparison, dataset, test_set, scan.training)
+    return {
+        "schema_version": 1,
+        "version": __version__,
+        "dataset": index.name,
+        "examples": len(dataset.codes),
+        "test_rows": len(test_set.labels),
+        "classes": len(dataset.classes),
+        "seed": dataset.recipe.seed,
+        "recipe": asdict(dataset.recipe),
+        "machine": machine_facts(processes.device),
+        "methods": rows,
+    }
+
+
+def _rows(
+    comparison: Comparison, dataset: Dataset, test_set: LabelledTestSet, options: TrainingOptions
+) -> list[dict[str, Any]]:
+    """Train with cross-entropy, with the sieve alone, with sieve and regularizer, then with consistency training."""
+    recipe, count = comparison.recipe, len(comparison.training_data)
+    rows = []
+    trainings: tuple[tuple[str, Callable[[], TrainingResult]], ...] = (
+        ("cross-entropy", lambda: comparison.plain),
+        ("sieve without regularizer", lambda: comparison.train(replace(recipe, beta=0.0, settle_epochs=0))),
+        ("sieve with regularizer", lambda: comparison.train(recipe)),
+    )
+    last: TrainingResult | None = None
+    for name, train in trainings:
+        comparison.watcher.note(name)
+        last = train()
+        assert last.state is not None
+        clean = _clean(last, dataset) if name != trainings[0][0] else np.ones(count, dtype=np.bool_)
+        rows.append(
+            {
+                "method": name,
+                "accuracy": _accuracy(last.state, test_set, comparison),
+                "clean_rows": int(clean.sum()),
+                "seconds": last.seconds(),
+                "passes": last.passes(count),
+            }
+        )
+    assert last is not None
+    comparison.watcher.note("with consistency")
+    rows.append(_with_consistency(last, comparison, dataset, test_set, rows[-1], options))
+    return rows
+
+
+def _clean(training: TrainingResult, dataset: Dataset) -> Bools:
+    verdicts = decide(training.scores, dataset.codes, eps=dataset.recipe.sieve_eps, trusted=dataset.trusted)
+    return ~verdicts.corrupted
+
+
+def _with_consistency(
+    training: TrainingResult,
+    comparison: Comparison,
+    dataset: Dataset,
+    test_set: LabelledTestSet,
+    before: dict[str, Any],
+    options: TrainingOptions,
+) -> dict[str, Any]:
+    """Train as `retrain` would after that scan. `--epochs` shortens it too."""
+    state = training.state
+    assert state is not None
+    division = training.scores.division
+    clean = _clean(training, dataset) if division is None else division
+    training_data, start = comparison.training_data, time.monotonic()
+    if not clean.any():
+        raise TrainingError("No row passed the sieve: there is nothing to train on.", "Lengthen --warmup-epochs.")
+    labelled, unlabelled = (torch.from_numpy(np.flatnonzero(kind)) for kind in (clean, ~clean))
+    recipe = plan_retraining(
+        comparison.recipe,
+        RetrainOptions(seed=comparison.recipe.seed, epochs=options.epochs),
+        preset=options.preset,
+        labelled=len(labelled),
+        unlabelled=len(unlabelled),
+        flip=bool(state.flip),
+    )
+    initial = {name: value.clone() for name, value in state.average.state_dict().items()}
+    data = RetrainData(
+        training_data.pixels,
+        training_data.labels,
+        labelled,
+        unlabelled,
+        training_data.classes,
+        statistics=(state.mean, state.std),
+        initial=initial if recipe.start == "run" else None,
+    )
+    result = RetrainLoop(
+        data,
+        recipe,
+        test_set=None,
+        name="retrain",
+        processes=comparison.processes,
+        watcher=comparison.watcher,
+        checkpoints=None,
+        stop=comparison.stop,
+    ).run()
+    images = sum(row["images"] for row in result.history)
+    return {
+        "method": "with consistency",
+        "accuracy": _accuracy(result.state, test_set, comparison),
+        "clean_rows": len(labelled),
+        "seconds": before["seconds"] + time.monotonic() - start,
+        "passes": before["passes"] + images / len(training_data),
+    }
+
+
+def _accuracy(state: TrainingState, test_set: LabelledTestSet, comparison: Comparison) -> float:
+    loader = BatchLoader(test_set.pixels, comparison.processes.device, statistics=(state.mean, state.std))
+    pause = pause_of(comparison.stop)
+    probs = predict(state.average, loader, flip=bool(state.flip), done=lambda count: pause())
+    return float((probs.argmax(dim=1) == test_set.labels).double().mean())

@@ -1,0 +1,181 @@
+"""What commands that train do first: check the settings, identify the run, decode a dataset or a test set."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from noisesieve import pixels, sources
+from noisesieve.core.errors import InputError, UsageError
+from noisesieve.core.files import sha256_of
+from noisesieve.core.progress import Watcher
+from noisesieve.core.records import Bools, FileFacts, Index, Ints
+from noisesieve.core.settings import PixelSettings, Recipe, ScanSettings, SourceSettings
+from noisesieve.core.text import natural_key
+from noisesieve.learn.cost import weight_bytes
+from noisesieve.learn.device import choose_device, require_device
+from noisesieve.learn.distributed import Processes
+from noisesieve.learn.frozen.heads import FEATURE_BYTES
+from noisesieve.learn.networks.backbones import BACKBONES, LITE
+from noisesieve.learn.networks.pretrained import IMAGENET, NONE, weights_file, with_weights_hash
+from noisesieve.learn.plan import backbone_of, choose_weights, image_size, plan
+from noisesieve.report import class_codes
+from noisesieve.retrain.loop import LabelledTestSet
+
+UNREADABLE_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The readable rows of a dataset, decoded, with the recipe to train on them."""
+
+    index: Index
+    decoded: pixels.Decoded
+    classes: list[str]  # those that occur in readable rows, in natural order
+    codes: Ints  # (N,) labels of the readable rows, as positions in `classes`
+    recipe: Recipe
+    weights: Path | None  # file of the initial weights
+
+    @property
+    def trusted(self) -> Bools:
+        """(N,) True for readable rows that the user marked as right."""
+        trusted = self.index.trusted
+        return np.zeros(len(self.codes), dtype=np.bool_) if trusted is None else trusted[self.decoded.rows]
+
+
+def validate_settings(settings: ScanSettings) -> None:
+    """Refuse settings that are wrong for every dataset, before anything is read or written."""
+    require_device(settings.device)
+    options = settings.training
+    if options.backbone not in (None, *BACKBONES):
+        raise UsageError(f"--backbone {options.backbone}: unknown.", f"Choose {', '.join(BACKBONES)}.")
+    device = choose_device(settings.device).type
+    weights, _ = choose_weights(options, longest_sides=np.zeros(0, dtype=np.int64), device=device)
+    weights_file(weights, backbone_of(options, weights, device))
+
+
+def identity_of_run(settings: ScanSettings, fingerprint: str) -> dict[str, Any]:
+    """Return what a run is recognised by: its settings, its data, and the content of the user's weights file."""
+    identity = {**settings.identity(), "fingerprint": fingerprint}
+    if (file := _own_weights(settings)) is not None:
+        identity["weights_sha256"] = sha256_of(file)
+    return identity
+
+
+def location_of_data(settings: ScanSettings) -> dict[str, str]:
+    """Return the absolute paths that a later command needs to find the data again."""
+    paths = settings.source.location()
+    if (file := _own_weights(settings)) is not None:
+        paths["weights"] = file
+    return {name: str(path.resolve()) for name, path in paths.items()}
+
+
+def _own_weights(settings: ScanSettings) -> Path | None:
+    """Return the user's own weights file, or None."""
+    weights = settings.training.weights
+    return None if weights in (None, NONE, IMAGENET, LITE) else Path(str(weights))
+
+
+def prepare_dataset(
+    index: Index,
+    file_facts: FileFacts,
+    settings: ScanSettings,
+    processes: Processes,
+    watcher: Watcher,
+    pause: Callable[[], None],
+    *,
+    scratch: Path,
+) -> Dataset:
+    """Decode every image at the training size and plan the training.
+
+    The size is chosen from the readable images alone: if decoding finds further unreadable ones, it is chosen again.
+    """
+    device = processes.device.type
+    size = image_size(settings.training, longest_sides=longest_sides(file_facts), device=device)
+    while True:
+        decoded = pixels.decode(index, file_facts, settings.pixels, watcher, size=size, scratch=scratch, pause=pause)
+        wanted = image_size(settings.training, longest_sides=longest_sides(decoded.file_facts), device=device)
+        if wanted == size:
+            break
+        size = wanted
+    warn_of_unreadable(index, decoded.file_facts, watcher)
+    labels = [index.labels[i] for i in decoded.rows.tolist()]
+    classes = sorted(set(labels), key=natural_key)
+    if len(classes) < 2:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise InputError(
+            f"{index.root}: {len(labels)} of {len(index)} images can be read, in {len(classes)} classes.",
+            "A scan needs at least two classes. Is --root right?",
+        )
+    if decoded.reused:
+        watcher.note(f"Pixels at {size} px were in the cache.")
+    sides = longest_sides(decoded.file_facts)
+    recipe = plan(settings.training, rows=len(labels), classes=len(classes), longest_sides=sides, device=device)
+    weights, _ = choose_weights(settings.training, longest_sides=sides, device=device)
+    file = weights_file(weights, recipe.backbone)
+    return Dataset(index, decoded, classes, class_codes(labels, classes), with_weights_hash(recipe, file), file)
+
+
+def longest_sides(file_facts: FileFacts) -> Ints:
+    """Return the longer side of every readable image."""
+    return np.maximum(file_facts.width, file_facts.height)[file_facts.readable]
+
+
+def warn_of_unreadable(index: Index, file_facts: FileFacts, watcher: Watcher) -> None:
+    """Name the images that cannot be read, with the reason: the first ones, then a count."""
+    bad = np.flatnonzero(~file_facts.readable).tolist()
+    for row in bad[:UNREADABLE_SHOWN]:
+        watcher.warn(f"{index.paths[row] or index.ids[row]}: {file_facts.status[row]}")
+    if len(bad) > UNREADABLE_SHOWN:
+        watcher.warn(f"… and {len(bad) - UNREADABLE_SHOWN} more that cannot be read; the report names them all.")
+
+
+def bytes_needed(dataset: Dataset, settings: ScanSettings) -> int:
+    """Estimate the largest size of the run folder: two checkpoints and a third being written, or the results."""
+    rows, classes = len(dataset.codes), len(dataset.classes)
+    if dataset.recipe.frozen:
+        features = 0 if settings.pixels.cache else rows * FEATURE_BYTES  # with a cache they are stored there
+        return len(dataset.index) * (500 + classes * 4) + features + 2**20
+    # Weights: model, average, momentum, each also stashed. Rows: two sums of probabilities, then the margin history.
+    checkpoint = 6 * weight_bytes(dataset.recipe, classes) + rows * (classes * 16 + 9)
+    checkpoint += rows * 4 * max(0, dataset.recipe.epochs - dataset.recipe.sieve_start + 2)
+    return 3 * checkpoint + len(dataset.index) * 500 + 2**20
+
+
+def inspect_test_set(
+    source: SourceSettings, classes: list[str], settings: PixelSettings, watcher: Watcher, pause: Callable[[], None]
+) -> tuple[Index, FileFacts]:
+    """Return the rows of a test set whose class the model has; the others are left out with a warning."""
+    index, known = sources.read(source, least_classes=1), set(classes)
+    part = index.take(np.array([i for i, label in enumerate(index.labels) if label in known], dtype=np.int64))
+    if len(part) == 0:
+        raise InputError(f"{index.root}: no label of the test set is a class of the model.", "Is its column right?")
+    if len(part) < len(index):
+        watcher.warn(f"{len(index) - len(part):,} test rows have labels that the model does not know: left out.")
+    return part, pixels.inspect_files(part, settings, watcher, pause=pause)
+
+
+def decode_test_set(
+    index: Index,
+    file_facts: FileFacts,
+    classes: list[str],
+    size: int,
+    settings: PixelSettings,
+    watcher: Watcher,
+    *,
+    scratch: Path,
+    pause: Callable[[], None],
+) -> LabelledTestSet:
+    """Decode a test set at the model's image size."""
+    decoded = pixels.decode(index, file_facts, settings, watcher, size=size, scratch=scratch, pause=pause)
+    warn_of_unreadable(index, decoded.file_facts, watcher)
+    if len(decoded.rows) == 0:
+        raise InputError(f"{index.root}: no image of the test set can be read.", "Is its root right?")
+    codes = class_codes([index.labels[row] for row in decoded.rows.tolist()], classes)
+    return LabelledTestSet(decoded.pixels, torch.from_numpy(codes))

@@ -1,0 +1,146 @@
+"""Prepare a retraining: check the images, claim the folder, decode, plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from noisesieve import __version__, pixels
+from noisesieve.commands._open_run import pixel_settings_of_run, settings_of_run
+from noisesieve.commands._prepare import decode_test_set, inspect_test_set
+from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, RowRoles
+from noisesieve.core.errors import StateError
+from noisesieve.core.files import digest, sha256_of
+from noisesieve.core.progress import Watcher
+from noisesieve.core.records import FileFacts, Index, Ints
+from noisesieve.core.settings import Recipe, RetrainSettings
+from noisesieve.report import Report, RunFolder, fingerprint
+from noisesieve.report.model_card import SavedModel
+from noisesieve.retrain.loop import LabelledTestSet
+from noisesieve.retrain.plan import RetrainRecipe, plan_retraining
+
+
+@dataclass(frozen=True)
+class RetrainJob:
+    """A retraining that is ready to start."""
+
+    report: Report
+    model: SavedModel
+    roles: RowRoles
+    decoded: pixels.Decoded
+    codes: Ints  # (M,) by decoded row: the label to train on; -1 for a class that the run does not have
+    given: Ints  # (M,) the given label
+    test_set: LabelledTestSet | None
+    recipe: RetrainRecipe
+    settings: RetrainSettings
+    folder: RunFolder
+    identity: dict[str, Any]
+
+    def rows(self, *roles: int) -> Ints:
+        """Return the decoded rows that have one of these roles."""
+        return np.flatnonzero(np.isin(self.roles.role[self.decoded.rows], roles))
+
+
+def prepare_retraining(
+    report: Report,
+    model: SavedModel,
+    index: Index,
+    roles: RowRoles,
+    settings: RetrainSettings,
+    folder: RunFolder,
+    watcher: Watcher,
+    pause: Callable[[], None],
+) -> RetrainJob | None:
+    """Check the images, claim the folder, decode and plan. Returns None if this retraining is finished already."""
+    own, size, scratch = settings.pixels, model.image_size, folder.checkpoints
+    as_scanned = replace(own, max_pixels=pixel_settings_of_run(report).max_pixels)
+    file_facts = pixels.inspect_files(index, as_scanned, watcher, pause=pause)
+    _refuse_changed(report, index, file_facts.sha256, roles.role)
+    test = None
+    if settings.test is not None:
+        test = inspect_test_set(settings.test, model.classes, own, watcher, pause)
+    identity = _identity(settings, report, roles, test)
+    claim = folder.claim(identity, index, file_facts, force=settings.force)
+    if claim == "finished":
+        return None
+    decoded = pixels.decode(index, file_facts, as_scanned, watcher, size=size, scratch=scratch / "pixels", pause=pause)
+    roles = _without_undecodable(roles, report, decoded, watcher)
+    _warn_of_empty_classes(roles, model.classes, watcher)
+    test_set = None
+    if test is not None:
+        test_set = decode_test_set(*test, model.classes, size, own, watcher, scratch=scratch / "test", pause=pause)
+    recipe = plan_retraining(
+        recipe_of_run(report),
+        settings.training,
+        preset=settings_of_run(report, settings.data, settings.root).training.preset,
+        labelled=int((roles.role == LABELLED).sum()),
+        unlabelled=int((roles.role == UNLABELLED).sum()),
+        flip=model.flip,
+    )
+    folder.require_room(6 * (report.path.parent / "model.safetensors").stat().st_size + 2**26)
+    folder.begin(identity, index, file_facts, fresh=claim == "fresh", version=__version__)
+    codes, given = (_codes(labels, decoded, model.classes) for labels in (roles.labels, index.labels))
+    return RetrainJob(report, model, roles, decoded, codes, given, test_set, recipe, settings, folder, identity)
+
+
+def _refuse_changed(report: Report, index: Index, now: Sequence[str | None], role: Ints) -> None:
+    before = report.table["sha256"].to_pylist()
+    for row in np.flatnonzero(role != UNUSED).tolist():
+        if now[row] != before[row]:
+            raise StateError(
+                f"{index.ids[row]!r}: {'missing' if now[row] is None else 'changed'} since the run.",
+                "Scan the dataset again.",
+            )
+
+
+def _identity(
+    settings: RetrainSettings, report: Report, roles: RowRoles, test: tuple[Index, FileFacts] | None
+) -> dict[str, Any]:
+    """Return what a retraining is recognised by."""
+    return {
+        "run": sha256_of(report.path),
+        "model": sha256_of(report.path.parent / "model.safetensors"),
+        "wishes": vars(settings.training),
+        "baseline": settings.baseline,
+        "roles": digest([roles.role.tolist(), roles.labels]),
+        "test": None if test is None else fingerprint(*test),
+    }
+
+
+def retrained_folder(run: Path) -> Path:
+    """Return the default output folder, `RUN-retrained`; also for a run given as `.`."""
+    return run.with_name(f"{run.name}-retrained") if run.name else Path(f"{run.resolve()}-retrained")
+
+
+def _codes(labels: list[str], decoded: pixels.Decoded, classes: list[str]) -> Ints:
+    """Return the labels of the decoded rows as positions in `classes`; -1 for a class that the run does not have."""
+    number = {name: code for code, name in enumerate(classes)}
+    return np.array([number.get(labels[row], -1) for row in decoded.rows.tolist()], dtype=np.int64)
+
+
+def _without_undecodable(roles: RowRoles, report: Report, decoded: pixels.Decoded, watcher: Watcher) -> RowRoles:
+    """Leave out rows that cannot be decoded any more, with a warning."""
+    lost = np.setdiff1d(np.flatnonzero(roles.role != UNUSED), decoded.rows)
+    for row in lost[:5].tolist():
+        watcher.warn(f"{report.table['id'][row].as_py()}: {decoded.file_facts.status[row]}: left out.")
+    role = roles.role.copy()
+    role[lost] = UNUSED
+    counts = {"clean": int((role == LABELLED).sum()), "corrupted": int((role == UNLABELLED).sum())}
+    return replace(roles, role=role, counts={**roles.counts, **counts})
+
+
+def _warn_of_empty_classes(roles: RowRoles, classes: list[str], watcher: Watcher) -> None:
+    labelled = {label for label, role in zip(roles.labels, roles.role.tolist(), strict=True) if role == LABELLED}
+    if missing := [name for name in classes if name not in labelled]:
+        names = ", ".join(map(repr, missing[:5]))
+        watcher.warn(f"No clean row of {names}: the new model will never predict that class.")
+
+
+def recipe_of_run(report: Report) -> Recipe:
+    """Return the recipe that the run was trained with."""
+    recipe = report.summary["training"]["recipe"]
+    return Recipe(**{**recipe, "lr_steps": tuple(recipe["lr_steps"])})

@@ -1,0 +1,73 @@
+"""Which rows of a run a retraining uses: with their label, without it, or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from noisesieve import decisions
+from noisesieve.core.records import Ints
+from noisesieve.core.settings import RetrainSettings
+from noisesieve.report import Report
+
+UNUSED, LABELLED, UNLABELLED = 0, 1, 2  # takes no part; trained on with its label; trained on without a label
+
+
+@dataclass(frozen=True)
+class RowRoles:
+    """How the retraining uses each row of the report."""
+
+    role: Ints  # (N,) UNUSED, LABELLED or UNLABELLED
+    labels: list[str]  # the label to train on
+    counts: dict[str, int]  # rows that are clean, corrupted, waived, decided, relabelled, left out, unreadable
+
+
+def assign_roles(report: Report, settings: RetrainSettings, root: Path) -> RowRoles:
+    """Use clean rows with their label and corrupted rows without; decisions of people override the verdict."""
+    table, verdicts = report.table, report.verdicts
+    labels = table["label"].to_pylist()
+    clean = verdicts == "clean"
+    division = report.path.parent / "division.parquet"
+    if division.exists():  # the preset cifar uses the split of an earlier epoch
+        clean = pq.read_table(division)["clean"].to_numpy(zero_copy_only=False) & (verdicts != "unreadable")
+    waived = table["waived"].to_numpy(zero_copy_only=False) & (verdicts != "unreadable")
+    used = np.where(clean | waived, LABELLED, UNLABELLED)
+    role: Ints = np.where(verdicts == "unreadable", UNUSED, used).astype(np.int64)
+    relabelled = 0
+    if settings.training.relabel is not None:
+        probability = table["predicted_probability"].to_numpy(zero_copy_only=False)
+        suggested = table["suggested_label"].to_pylist()
+        for row in np.flatnonzero((role == UNLABELLED) & (probability >= settings.training.relabel)).tolist():
+            if suggested[row] is not None:
+                labels[row], role[row], relabelled = suggested[row], LABELLED, relabelled + 1
+    decided = _apply_decisions(report, settings, role, labels, root)
+    return RowRoles(
+        role,
+        labels,
+        {
+            "clean": int((role == LABELLED).sum()),
+            "corrupted": int((role == UNLABELLED).sum()),
+            "waived": int((waived & ~clean).sum()),
+            "decided": decided,
+            "relabelled": relabelled,
+            "left_out": int(((role == UNUSED) & (verdicts != "unreadable")).sum()),
+            "unreadable": int((verdicts == "unreadable").sum()),
+        },
+    )
+
+
+def _apply_decisions(report: Report, settings: RetrainSettings, role: Ints, labels: list[str], root: Path) -> int:
+    """Use decided rows with the decided label, and leave out those decided to be unusable. Returns their count."""
+    if not settings.decisions:
+        return 0
+    entries = [entry for file in settings.decisions for entry in decisions.read_decisions(file).decisions]
+    outcomes, _ = decisions.resolve(report, entries, root=root, new_classes=False)
+    verdicts = report.verdicts
+    for row, outcome in outcomes.items():
+        if verdicts[row] != "unreadable":
+            role[row] = UNUSED if outcome.label is None else LABELLED
+            labels[row] = outcome.label or labels[row]
+    return len(outcomes)

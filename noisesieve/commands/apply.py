@@ -1,0 +1,204 @@
+"""`noisesieve apply`: decision files + dataset → a corrected dataset. The dataset itself is never changed.
+
+decisions   decision files → one outcome per row, checked against the report and the images
+sources     dataset + outcomes → the corrected dataset, with an audit log
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow.compute as pc
+
+from noisesieve import decisions, pixels, sources
+from noisesieve.commands._open_run import align_to_report, pixel_settings_of_run, refuse_dataset, settings_of_run
+from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
+from noisesieve.core.files import filling, replacing
+from noisesieve.core.progress import Watcher
+from noisesieve.core.records import Index
+from noisesieve.core.settings import ApplySettings, SourceSettings
+from noisesieve.decisions.resolve import audit_table
+from noisesieve.exports.tables import fill_csv
+from noisesieve.report import Report, read_report
+from noisesieve.sources.rewrite_table import rewrite_table
+from noisesieve.sources.table import KINDS
+from noisesieve.sources.write_folder import write_folder
+from noisesieve.sources.write_table import fill_table, table_kind
+
+
+def apply(run: Path, settings: ApplySettings, *, watcher: Watcher, pause: Callable[[], None]) -> dict[str, Any]:
+    """Write a corrected dataset, an audit log and a summary. If any decision cannot be applied, nothing is written."""
+    report = read_report(run)
+    source = settings_of_run(report, settings.data, settings.root).source
+    refuse_dataset(report, settings.output, settings.data, settings.root)
+    _refuse_existing(settings)
+    whole = sources.read_all(source)
+    index = align_to_report(report, sources.narrow(whole, source))
+    _refuse_kind(whole, source, settings)
+    files = [decisions.read_decisions(file) for file in settings.decisions]
+    entries = [decision for file in files for decision in file.decisions]
+    outcomes, unchanged = decisions.resolve(report, entries, root=index.root, new_classes=settings.new_classes)
+    if settings.accept_above is not None:
+        outcomes |= decisions.accept_above(report, settings.accept_above, set(outcomes))
+    undecided = unchanged + sum(file.undecided for file in files)
+    if not outcomes:
+        _refuse_no_decisions(report, settings, undecided)
+    _refuse_changed_images(report, index, outcomes, watcher, pause)
+    row_of_id = {name: row for row, name in enumerate(whole.ids)}
+    changes = {
+        row_of_id[index.ids[row]]: outcome.label
+        for row, outcome in outcomes.items()
+        if outcome.label is None or outcome.label != index.labels[row]
+    }
+    left_out = sum(label is None for label in changes.values())
+    if left_out == len(whole):
+        raise InputError("Every row would be left out.", "Nothing was written.")
+    document = {
+        "output": str(settings.output),
+        "audit": str(sidecar_path(settings.output, "audit.csv")),
+        "examples": len(whole) - left_out,
+        "decided": len(outcomes),
+        "undecided": undecided,
+        "open": len(set(report.corrupted["row"].to_pylist()) - outcomes.keys()),
+        "changed": len(changes) - left_out,
+        "left_out": left_out,
+        "decisions": dict(sorted(Counter(outcome.decision for outcome in outcomes.values()).items())),
+        "moves": _moves(index, outcomes),
+    }
+    return _publish(report, whole, source, changes, outcomes, document, settings)
+
+
+def _refuse_no_decisions(report: Report, settings: ApplySettings, undecided: int) -> NoReturn:
+    names = ", ".join(str(file) for file in settings.decisions)
+    problem = f"{names}: {undecided:,} entries, none of them decided." if names else "There are no decisions."
+    if settings.accept_above is not None:
+        most = pc.max(report.corrupted["corruption_probability"]).as_py()
+        problem += f" The highest probability of a suspect is {0.0 if most is None else most:.4f}."
+    raise InputError(problem, "Decide something first, or lower --accept-above.")
+
+
+def sidecar_path(out: Path, ending: str) -> Path:
+    """Return the path of a file beside the output: `new.csv` → `new.audit.csv`."""
+    return out.with_name(f"{out.stem if out.suffix else out.name}.{ending}")
+
+
+def _refuse_existing(settings: ApplySettings) -> None:
+    out = settings.output
+    if not out.name:
+        raise OutputError(f"{out}: is a folder.", "Choose a name for the corrected dataset with -o.")
+    if settings.tree is not None and out.suffix.lower() in KINDS:
+        raise UsageError(f"-o {out}: --tree writes a folder.", "Leave the extension out, or leave --tree out.")
+    for file in (out, sidecar_path(out, "audit.csv"), sidecar_path(out, "summary.json")):
+        if any(file.exists() and given.exists() and file.samefile(given) for given in settings.decisions):
+            raise OutputError(f"{file}: is the file of decisions itself.", "Choose another name with -o.")
+        if file.exists() and not settings.force:
+            raise OutputError(f"{file}: exists already.", "Choose another name with -o, or pass --force.")
+        if file.is_dir() and (file != out or settings.tree is None):
+            raise OutputError(f"{file}: is a folder.", "Choose another name with -o.")
+
+
+def _refuse_kind(whole: Index, source: SourceSettings, settings: ApplySettings) -> None:
+    """Refuse, before any decision is read, an output format that does not fit the dataset."""
+    if settings.tree is not None:
+        if whole.kind != "folder":
+            raise UsageError("--tree is for image folders.", "Leave it out: a table stays a table.")
+        return
+    kind = table_kind(whole, source, settings.output)
+    if whole.kind != "folder" and kind != whole.kind:
+        raise UsageError(
+            f"-o {settings.output}: the dataset is a {whole.kind} table, and stays one.",
+            f"Choose a name that ends in {source.path.suffix}.",
+        )
+
+
+def _refuse_changed_images(
+    report: Report,
+    index: Index,
+    outcomes: dict[int, decisions.Outcome],
+    watcher: Watcher,
+    pause: Callable[[], None],
+) -> None:
+    """Refuse decisions about images that changed since the run."""
+    rows = np.array(sorted(outcomes), dtype=np.int64)
+    file_facts = pixels.inspect_files(index, pixel_settings_of_run(report), watcher, rows=rows, pause=pause)
+    before = report.table["sha256"].to_pylist()
+    changed = [
+        f"{index.ids[row]!r}: {'changed since the run' if sha is not None else status}"
+        for row, sha, status in zip(rows.tolist(), file_facts.sha256, file_facts.status, strict=True)
+        if sha != before[row]
+    ]
+    if changed:
+        raise StateError(
+            "Images with a decision changed since the run:",
+            "Nothing was written: scan again, and decide these again.",
+            items=changed,
+        )
+
+
+def _publish(
+    report: Report,
+    whole: Index,
+    source: SourceSettings,
+    changes: dict[int, str | None],
+    outcomes: dict[int, decisions.Outcome],
+    document: dict[str, Any],
+    settings: ApplySettings,
+) -> dict[str, Any]:
+    """Write all three files under temporary names, then rename: audit log and summary first, the dataset last."""
+    out, summary = settings.output, sidecar_path(settings.output, "summary.json")
+    with contextlib.ExitStack() as stack:
+        target: Any = stack.enter_context(
+            replacing(out) if settings.tree is None else filling(out, folder=True, force=settings.force)
+        )
+        root, notes = _write_dataset(whole, source, changes, settings, target)
+        document |= {"root": None if root is None else str(root), "notes": notes, "scan": _scan_options(source, root)}
+        log = audit_table(report, outcomes)
+        fill_csv(stack.enter_context(replacing(Path(document["audit"]))), log.column_names, log.to_pylist())
+        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+        stack.enter_context(replacing(summary)).write(text.encode("utf-8", "backslashreplace"))
+    return {**document, "summary": str(summary)}
+
+
+def _write_dataset(
+    whole: Index, source: SourceSettings, changes: dict[int, str | None], settings: ApplySettings, target: Any
+) -> tuple[Path | None, list[str]]:
+    """Write the dataset with these changes. Returns the --root that it must be read with, or None, and notes."""
+    out = settings.output
+    if whole.kind != "folder":
+        rewrite_table(whole, source, changes, target)
+        embedded = whole.locate(0).column is not None
+        same = out.resolve().parent == whole.root.resolve()
+        return (None if embedded or same else whole.root), []
+    kept = np.array([row for row in range(len(whole)) if changes.get(row, "") is not None], dtype=np.int64)
+    labels = [str(changes.get(row, whole.labels[row])) for row in kept.tolist()]
+    if settings.tree is None:
+        return fill_table(whole.take(kept), source, out, target, labels=labels), []
+    return None, write_folder(whole.take(kept), labels, target, link=settings.tree == "link")
+
+
+def _scan_options(source: SourceSettings, root: Path | None) -> list[str]:
+    """Return the options that `scan` needs to read the new table as it read the old one."""
+    options = [] if root is None else ["--root", str(root)]
+    if source.path.is_dir():
+        return options
+    plain = SourceSettings(source.path)
+    for name in ("path_column", "label_column", "image_column", "id_column", "trusted_column"):
+        if (value := getattr(source, name)) != getattr(plain, name):
+            options += [f"--{name.replace('_', '-')}", str(value)]
+    return options
+
+
+def _moves(index: Index, outcomes: dict[int, decisions.Outcome]) -> list[dict[str, Any]]:
+    """Count the label changes per pair of old and new label, most frequent first."""
+    pairs = Counter(
+        (index.labels[row], outcome.label)
+        for row, outcome in outcomes.items()
+        if outcome.label is not None and outcome.label != index.labels[row]
+    )
+    return [{"from": old, "to": new, "count": count} for (old, new), count in pairs.most_common()]

@@ -1,0 +1,134 @@
+"""`noisesieve bench`: noisesieve and its peers on the same rows of one dataset."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from noisesieve import __version__, pixels, sources
+from noisesieve.bench import peers, truth
+from noisesieve.bench.frozen_methods import FrozenComparison
+from noisesieve.bench.methods import METHODS, NEED_PLAIN, Comparison
+from noisesieve.bench.table import as_markdown, figures_of, machine_facts, table_of
+from noisesieve.commands._prepare import Dataset, prepare_dataset, validate_settings
+from noisesieve.core.errors import InputError, UsageError
+from noisesieve.core.progress import NullWatcher, Stop, Watcher, pause_of
+from noisesieve.core.records import Bools
+from noisesieve.core.settings import BenchSettings, ScanSettings
+from noisesieve.learn.distributed import Processes
+from noisesieve.learn.frozen.features import compute_features
+from noisesieve.learn.plan import describe
+from noisesieve.learn.training_data import TrainingData
+
+__all__ = ["as_markdown", "bench", "join_one_process", "table_of"]
+
+
+def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop = lambda: None) -> dict[str, Any]:
+    """Train and measure every method on the same rows. Returns one JSON document."""
+    watcher, scan, methods = watcher or NullWatcher(), settings.scan, _methods(settings.methods)
+    processes = join_one_process(scan)
+    index = sources.read(scan.source)
+    rows = truth.LabelledRows(index.ids, index.paths, index.labels, index.carried)
+    right = truth.find_truth(rows, settings.truth, settings.truth_column, watcher)
+    with tempfile.TemporaryDirectory() as scratch:
+        file_facts = pixels.inspect_files(index, scan.pixels, watcher, pause=pause_of(stop))
+        dataset = prepare_dataset(index, file_facts, scan, processes, watcher, pause_of(stop), scratch=Path(scratch))
+        watcher.note(f"{scan.training.preset}: {describe(dataset.recipe, processes)}")
+        known, wrong = _wrong_labels(dataset, right)
+        if "cleanlab" in methods:
+            peers.require_folds(dataset.codes, peers.FOLDS)
+        comparison = _comparison(dataset, scan, processes, watcher, stop, scratch=Path(scratch) / "features")
+        if NEED_PLAIN & set(methods):
+            watcher.note("Training with plain cross-entropy, which several methods share")
+            _ = comparison.plain
+        results = []
+        for name in methods:
+            watcher.note(name)
+            results.append({"method": name, **figures_of(METHODS[name](comparison), known, wrong)})
+    return {
+        "schema_version": 1,
+        "version": __version__,
+        "dataset": index.name,
+        "examples": len(dataset.codes),
+        "measured": int(known.sum()),
+        "classes": len(dataset.classes),
+        "wrong": int(wrong.sum()),
+        "label_column": index.label_column,
+        "seed": dataset.recipe.seed,
+        "recipe": asdict(dataset.recipe),
+        "warmup_epochs": comparison.warmup,
+        "flip": comparison.flip,
+        "machine": machine_facts(processes.device),
+        "methods": results,
+    }
+
+
+def join_one_process(scan: ScanSettings) -> Processes:
+    """Check the settings and refuse torchrun: a bench runs in one process."""
+    validate_settings(scan)
+    processes = Processes.join(scan.device)
+    if processes.size > 1:
+        raise UsageError("bench runs in one process.", "Start it without torchrun.")
+    return processes
+
+
+def _methods(wanted: tuple[str, ...]) -> tuple[str, ...]:
+    chosen = wanted or tuple(METHODS)
+    for name in chosen:
+        if name not in METHODS:
+            raise UsageError(f"--methods {name}: unknown.", f"Choose {', '.join(METHODS)}.")
+    if "cleanlab" in chosen:
+        peers.require_cleanlab()
+    return tuple(dict.fromkeys(chosen))
+
+
+def _wrong_labels(dataset: Dataset, right: list[str | None]) -> tuple[Bools, Bools]:
+    """Return which readable rows have a known right label, (N,), and which of those are wrong, (M,)."""
+    labels, rows = dataset.index.labels, dataset.decoded.rows.tolist()
+    known: Bools = np.array([right[i] is not None for i in rows], dtype=np.bool_)
+    wrong: Bools = np.array([right[i] != labels[i] for i in rows], dtype=np.bool_)[known]
+    if not known.any():
+        raise InputError("No readable row has a known right label.", "Is the truth that of this dataset?")
+    if not wrong.any():
+        raise InputError("By this truth no label is wrong: there is nothing to find.", "Plant some with inject.")
+    return known, wrong
+
+
+def _comparison(
+    dataset: Dataset, scan: ScanSettings, processes: Processes, watcher: Watcher, stop: Stop, *, scratch: Path
+) -> Comparison:
+    """Return what the methods are run on: pixels, or features where the recipe is frozen."""
+    training_data = TrainingData(
+        pixels=dataset.decoded.pixels,
+        labels=torch.from_numpy(dataset.codes),
+        classes=len(dataset.classes),
+        trusted=torch.zeros(len(dataset.codes), dtype=torch.bool),
+        weights=dataset.weights,
+    )
+    if not dataset.recipe.frozen:
+        return Comparison(training_data, dataset.recipe, processes, watcher, stop)
+    assert dataset.weights is not None
+    features = compute_features(
+        dataset.decoded,
+        dataset.recipe,
+        dataset.weights,
+        scan.pixels,
+        watcher,
+        device=processes.device,
+        scratch=scratch,
+        pause=pause_of(stop),
+    )
+    return FrozenComparison(
+        training_data,
+        dataset.recipe,
+        processes,
+        watcher,
+        stop,
+        features=features.tensor,
+        contents=features.contents,
+    )

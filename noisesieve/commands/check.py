@@ -1,0 +1,223 @@
+"""`noisesieve check`: score a new batch with a saved model and apply the policy. Nothing is trained.
+
+INDEX   sources   batch → Index
+DECODE  pixels    Index → Pixels       at the model's image size
+SCORE   learn     Pixels → Scores      with the saved weights
+DECIDE  sieve     Scores → Verdicts    the same closed form as in scan
+RECORD  report    Verdicts → report    in the same schema
+CHECK   gate      report + policy → pass or fail
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import torch
+
+from noisesieve import __version__, pixels, sources
+from noisesieve.commands._prepare import warn_of_unreadable
+from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
+from noisesieve.core.progress import Watcher, warn_all
+from noisesieve.core.records import Bools, Index, Ints, Scores, Verdicts
+from noisesieve.core.settings import CheckSettings
+from noisesieve.gate import WRITERS, BatchCounts, GateResult, RuleResult, apply_policy, count_batch, github
+from noisesieve.gate.policy import rates_by_group, worst_suspects
+from noisesieve.gate.sarif import MOST
+from noisesieve.learn.batch_loader import BatchLoader
+from noisesieve.learn.device import choose_device, require_device
+from noisesieve.learn.score import predict
+from noisesieve.report import (
+    COLUMNS,
+    Report,
+    ReportInputs,
+    build_table,
+    class_codes,
+    fingerprint,
+    read_report,
+    write_table,
+)
+from noisesieve.report.model_card import SavedModel, load_model
+from noisesieve.report.waivers import find_waived
+from noisesieve.sieve.calibrate import apply_calibration
+from noisesieve.sieve.decide import decide
+
+UNREADABLE_LISTED = 20
+
+__all__ = ["CheckResult", "GateResult", "check", "github_commands", "github_summary", "render_result"]
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """A batch, scored and checked against the policy."""
+
+    report: Report
+    batch: BatchCounts
+    rules: list[RuleResult]
+    base_rate: float | None  # share of the rows that the scan kept which the saved weights alone would flag
+    groups: list[dict[str, Any]] | None
+    seconds: float
+    is_table: bool
+
+    @property
+    def passed(self) -> bool:
+        return all(rule.passed for rule in self.rules)
+
+    @property
+    def unreadable_rows(self) -> list[dict[str, Any]]:
+        """The first unreadable rows, each with its status."""
+        table = self.report.table
+        rows = table.filter(pc.not_equal(table["status"], "ok")).select(["id", "status"]).slice(0, UNREADABLE_LISTED)
+        listed: list[dict[str, Any]] = rows.to_pylist()
+        return listed
+
+    def gate_result(self, name: str, path: str, notes: list[str]) -> GateResult:
+        """Return what the writers of JUnit, SARIF, Markdown and GitHub annotations need."""
+        return GateResult(
+            name=name,
+            version=__version__,
+            rules=self.rules,
+            batch=self.batch,
+            suspects=worst_suspects(self.report, MOST),
+            path=path,
+            is_table=self.is_table,
+            seconds=self.seconds,
+            notes=notes,
+        )
+
+
+def check(settings: CheckSettings, *, watcher: Watcher, pause: Callable[[], None]) -> CheckResult:
+    """Score a batch and check it against the policy."""
+    start = time.monotonic()
+    require_device(settings.device)
+    if settings.output is not None and settings.output.exists() and not settings.force:
+        raise OutputError(f"{settings.output}: exists already.", "Choose another name with -o, or pass --force.")
+    trained = read_report(settings.model)
+    device = choose_device(settings.device)
+    model = load_model(trained.path.parent, device, backbone_file=settings.weights)
+    index = sources.read(settings.source, least_classes=1)
+    for note in index.notes:
+        watcher.note(note)
+    classes = set(model.classes)
+    known = np.array([label in classes for label in index.labels], dtype=np.bool_)
+    if not known.any():
+        raise StateError(
+            f"{settings.source.path}: no label is a class of the model ({', '.join(model.classes[:5])}, …).",
+            "Is it the right model, and --label-column the right column?",
+        )
+    _require_column(index, settings.group_by)
+    report = _score(settings, trained, model, index, known, device, watcher, pause)
+    batch = count_batch(report)
+    return CheckResult(
+        report=report,
+        batch=batch,
+        rules=apply_policy(batch, settings.policy),
+        base_rate=None if model.base_rate is None else model.base_rate["flagged"] / max(1, model.base_rate["of"]),
+        groups=None if settings.group_by is None else rates_by_group(report, settings.group_by),
+        seconds=time.monotonic() - start,
+        is_table=index.kind != "folder",
+    )
+
+
+def render_result(result: GateResult, kind: str) -> bytes:
+    """Return a checked batch as `junit`, `sarif` or `markdown`."""
+    return WRITERS[kind](result).encode("utf-8", "backslashreplace")
+
+
+def github_commands(result: GateResult) -> list[str]:
+    """Return GitHub's workflow commands: the failed rules, then the worst suspects."""
+    return github.commands(result)
+
+
+def github_summary(result: GateResult) -> str:
+    """Return Markdown that fits GitHub's step summary."""
+    return github.summary(WRITERS["markdown"](result))
+
+
+def _score(
+    settings: CheckSettings,
+    trained: Report,
+    model: SavedModel,
+    index: Index,
+    known: Bools,
+    device: torch.device,
+    watcher: Watcher,
+    pause: Callable[[], None],
+) -> Report:
+    """Score the batch and return its report; written to `settings.output` if that is set."""
+    file_facts = pixels.inspect_files(index, settings.pixels, watcher, pause=pause)
+    with tempfile.TemporaryDirectory() as scratch:
+        decoded = pixels.decode(
+            index, file_facts, settings.pixels, watcher, size=model.image_size, scratch=Path(scratch), pause=pause
+        )
+        if len(decoded.rows) == 0:
+            raise InputError(f"{index.root}: no image can be read ({file_facts.status[0]}).", "Is --root right?")
+        warn_of_unreadable(index, decoded.file_facts, watcher)
+        chosen = np.flatnonzero(known[decoded.rows])
+        if len(chosen) == 0:
+            raise InputError(f"{index.root}: no image of a class that the model knows can be read.", "Is --root right?")
+        watcher.stage("scoring", len(chosen))
+
+        def done(count: int) -> None:
+            watcher.advance(count)
+            pause()
+
+        loader = BatchLoader(decoded.pixels, device, statistics=model.statistics)
+        probs = predict(model.network, loader, torch.from_numpy(chosen), flip=model.flip, done=done)
+        watcher.finish()
+    rows = decoded.rows[chosen]
+    codes = class_codes([index.labels[row] for row in rows.tolist()], model.classes)
+    scores = Scores(probs.numpy(), None, np.array(model.prior), model.beta, [], {})
+    hashes = decoded.file_facts.sha256
+    waived, broken = find_waived(settings.waivers, index, hashes)
+    warn_all(watcher, broken)
+    trained_on = set(trained.table["sha256"].to_pylist()) - {None}
+    inputs = ReportInputs(
+        index=index,
+        file_facts=decoded.file_facts,
+        rows=rows,
+        classes=model.classes,
+        codes=codes,
+        scores=scores,
+        verdicts=_verdicts(scores, codes, model),
+        unknown=decoded.file_facts.readable & ~known,
+        in_training=np.array([sha in trained_on for sha in hashes], dtype=np.bool_),
+        waived=waived,
+    )
+    facts = {
+        "version": __version__,
+        "classes": model.classes,
+        "prior": model.prior,
+        "beta": model.beta,
+        "sieve_eps": model.sieve_eps,
+        "settings": {"source": settings.source.identity(), "model": model.sha256},
+        "threads": torch.get_num_threads(),
+        "fingerprint": fingerprint(index, decoded.file_facts),
+        "label_column": index.label_column,
+    }
+    table = build_table(inputs)
+    if settings.output is not None:
+        write_table(table, settings.output, facts)
+    return Report(table, facts, settings.output or Path("batch"))
+
+
+def _verdicts(scores: Scores, codes: Ints, model: SavedModel) -> Verdicts:
+    """Apply the closed form. P(wrong) comes from the scan's calibration, since a batch may have only one row."""
+    verdicts = decide(scores, codes, eps=model.sieve_eps, trusted=np.zeros(len(codes), dtype=np.bool_))
+    given = torch.from_numpy(verdicts.label_probability)
+    wrong = 1 - given if model.calibration is None else apply_calibration(model.calibration, given)
+    return replace(verdicts, corruption_probability=wrong.numpy())
+
+
+def _require_column(index: Index, column: str | None) -> None:
+    """Refuse an unknown --group-by column before anything is decoded."""
+    own = [] if index.carried is None else index.carried.column_names
+    known = {*COLUMNS, *own, *(f"user_{name}" for name in own), *(["split"] if index.splits is not None else [])}
+    if column is not None and column not in known:
+        raise UsageError(f"--group-by {column}: no such column.", f"Choose one of: {', '.join(own) or 'none'}.")

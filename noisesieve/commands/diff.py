@@ -1,0 +1,13 @@
+"""`noisesieve diff`: the suspects of two runs side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from noisesieve.report import compare, read_report
+
+
+def diff(before: Path, after: Path) -> dict[str, Any]:
+    """Return which suspects are new, fixed, cleared, waived, gone or persistent, and the rates by class."""
+    return compare(read_report(before), read_report(after))

@@ -1,0 +1,200 @@
+"""`noisesieve doctor`: check a dataset before a scan: broken files, duplicates, odd classes and sizes, the cost."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from noisesieve import pixels, sources
+from noisesieve.commands._prepare import longest_sides
+from noisesieve.core.errors import InputError
+from noisesieve.core.progress import Watcher
+from noisesieve.core.records import FileFacts, Index
+from noisesieve.core.settings import ScanSettings
+from noisesieve.core.text import natural_key
+from noisesieve.learn.cost import estimate
+from noisesieve.learn.device import require_device
+from noisesieve.learn.distributed import Processes
+from noisesieve.learn.plan import describe, image_size, plan
+from noisesieve.pixels.near_duplicates import near_duplicates
+from noisesieve.report.schema import LOW_EVIDENCE
+
+SHOWN = 10  # examples of a finding
+FAR = 6.0  # deviations from the median beyond which a size is reported
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something the user should look at; `wrong` if it makes the results of a scan worse."""
+
+    kind: str
+    text: str
+    count: int
+    wrong: bool
+    examples: list[str] = field(default_factory=list)
+
+
+def diagnose(settings: ScanSettings, *, watcher: Watcher, pause: Callable[[], None]) -> dict[str, Any]:
+    """Read every file and decode every image once. Nothing is trained. Returns the findings as a document."""
+    require_device(settings.device)
+    processes = Processes.join(settings.device)
+    index = sources.read(settings.source, least_classes=1)
+    file_facts = pixels.inspect_files(index, settings.pixels, watcher, pause=pause)
+    device = processes.device.type
+    size = image_size(settings.training, longest_sides=longest_sides(file_facts), device=device)
+    with tempfile.TemporaryDirectory() as scratch:
+        decoded = pixels.decode(
+            index, file_facts, settings.pixels, watcher, size=size, scratch=Path(scratch), pause=pause
+        )
+        if len(decoded.rows) == 0:
+            raise InputError(
+                f"{index.root}: no image can be read ({decoded.file_facts.status[0]}).", "Is --root right?"
+            )
+        pairs = near_duplicates(decoded.pixels, watcher, pause)
+    file_facts, rows = decoded.file_facts, decoded.rows
+    alike = [(int(rows[a]), int(rows[b])) for a, b in pairs if file_facts.sha256[rows[a]] != file_facts.sha256[rows[b]]]
+    found = [
+        *_unreadable(index, file_facts),
+        *_passed_over(index),
+        *_classes(index, file_facts),
+        *_same(index, file_facts),
+        *_alike(index, alike),
+        *_sizes(index, file_facts),
+    ]
+    classes = len({index.labels[row] for row in rows.tolist()})
+    return {
+        "data": str(settings.source.path),
+        "examples": len(index),
+        "readable": len(rows),
+        "classes": classes,
+        "findings": [asdict(finding) for finding in found],
+        "wrong": sum(finding.wrong for finding in found),
+        **_cost(settings, file_facts, len(rows), classes, processes),
+    }
+
+
+def _cost(
+    settings: ScanSettings, file_facts: FileFacts, rows: int, classes: int, processes: Processes
+) -> dict[str, Any]:
+    if classes < 2:
+        return {"plan": None, "estimate": None}
+    sides, device = longest_sides(file_facts), processes.device
+    recipe = plan(settings.training, rows=rows, classes=classes, longest_sides=sides, device=device.type)
+    cost = estimate(recipe, rows=rows, classes=classes, device=device)
+    return {"plan": f"{settings.training.preset}: {describe(recipe, processes)}", "estimate": asdict(cost)}
+
+
+def _finding(kind: str, text: str, items: Iterable[str], *, wrong: bool) -> list[Finding]:
+    listed = list(items)
+    return [Finding(kind, text, len(listed), wrong, listed[:SHOWN])] if listed else []
+
+
+def _unreadable(index: Index, file_facts: FileFacts) -> list[Finding]:
+    bad = (f"{index.ids[row]}: {file_facts.status[row]}" for row in np.flatnonzero(~file_facts.readable).tolist())
+    return _finding("unreadable", "images that cannot be read", bad, wrong=True)
+
+
+def _passed_over(index: Index) -> list[Finding]:
+    return _finding("passed over", "files that a scan skips", index.notes, wrong=False)
+
+
+def _classes(index: Index, file_facts: FileFacts) -> list[Finding]:
+    readable = file_facts.readable
+    counts: dict[str, int] = {}
+    for label, ok in zip(index.labels, readable.tolist(), strict=True):
+        counts[label] = counts.get(label, 0) + ok
+    names = sorted(counts, key=natural_key)
+    few = (f"{label} ({counts[label]})" for label in names if counts[label] < LOW_EVIDENCE)
+    same = (" = ".join(map(repr, group)) for group in _same_names(names))
+    one = ["a scan needs at least two classes"] if len(names) < 2 else []
+    return [
+        *_finding("one class", "only one class", one, wrong=True),
+        *_finding("few examples", f"classes of fewer than {LOW_EVIDENCE} readable images", few, wrong=True),
+        *_finding("similar names", "classes that differ only in case, spaces or plural", same, wrong=True),
+    ]
+
+
+def _same_names(names: list[str]) -> list[list[str]]:
+    """Return groups of classes whose names differ only in case, separators, or singular and plural."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        forms = spellings(name)
+        found = next((form for form in sorted(forms) if form in groups), None)
+        group = groups[found] if found is not None else []
+        group.append(name)
+        for form in forms:
+            groups.setdefault(form, group)
+    unique = {id(group): group for group in groups.values()}
+    return [group for group in unique.values() if len(group) > 1]
+
+
+def spellings(name: str) -> set[str]:
+    """Return a class name and its possible singulars, in lower case and with spaces as separators."""
+    words = re.sub(r"(?<=\w)[\s_\-]+(?=\w)", " ", name.casefold().strip())
+    forms = {words}
+    if re.search(r"[a-z]{3}s$", words) and not words.endswith("ss"):
+        forms.add(words[:-1])
+        if words.endswith("es"):
+            forms.add(words[:-2])
+        if words.endswith("ies"):
+            forms.add(words[:-3] + "y")
+    return forms
+
+
+def _same(index: Index, file_facts: FileFacts) -> list[Finding]:
+    groups: dict[str, list[int]] = {}
+    for row, (sha, readable) in enumerate(zip(file_facts.sha256, file_facts.readable.tolist(), strict=True)):
+        if sha is not None and readable:
+            groups.setdefault(sha, []).append(row)
+    several = [group for group in groups.values() if len(group) > 1]
+    conflicting = [group for group in several if len({index.labels[row] for row in group}) > 1]
+    plain = [group for group in several if len({index.labels[row] for row in group}) == 1]
+    return [
+        *_finding("two labels", "images under two labels", (_named(index, group) for group in conflicting), wrong=True),
+        *_finding("duplicates", "images more than once", (_named(index, group) for group in plain), wrong=False),
+    ]
+
+
+def _alike(index: Index, pairs: list[tuple[int, int]]) -> list[Finding]:
+    conflicting = [pair for pair in pairs if index.labels[pair[0]] != index.labels[pair[1]]]
+    plain = [pair for pair in pairs if index.labels[pair[0]] == index.labels[pair[1]]]
+    return [
+        *_finding(
+            "alike, two labels",
+            "pairs of images that look alike under two labels",
+            (_named(index, pair) for pair in conflicting),
+            wrong=False,
+        ),
+        *_finding("alike", "pairs of images that look alike", (_named(index, pair) for pair in plain), wrong=False),
+    ]
+
+
+def _named(index: Index, rows: Iterable[int]) -> str:
+    return " = ".join(f"{index.ids[row]} ({index.labels[row]})" for row in list(rows)[:4])
+
+
+def _sizes(index: Index, file_facts: FileFacts) -> list[Finding]:
+    rows = np.flatnonzero(file_facts.readable)
+    wide, high = file_facts.width[rows].astype(float), file_facts.height[rows].astype(float)
+    odd_size = _outliers(np.log(np.maximum(wide, high)))
+    odd_shape = _outliers(np.log(wide / high))
+
+    def shown(mask: Any) -> Iterable[str]:
+        return (f"{index.ids[row]}: {file_facts.width[row]}x{file_facts.height[row]}" for row in rows[mask].tolist())
+
+    return [
+        *_finding("sizes", "images far larger or smaller than most", shown(odd_size), wrong=False),
+        *_finding("shapes", "images far longer or wider than most", shown(odd_shape), wrong=False),
+    ]
+
+
+def _outliers(values: Any) -> Any:
+    """Return which values lie far from the median: at least a factor of two, even if all others are equal."""
+    gaps = np.abs(values - np.median(values))
+    return gaps > max(FAR * 1.4826 * float(np.median(gaps)), np.log(2.0))

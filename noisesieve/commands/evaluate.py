@@ -1,0 +1,150 @@
+"""`noisesieve evaluate`: compare a run with known right labels, or with label errors planted for the purpose.
+
+With `--plant`, known flips are planted into rows that the run called clean, with the label pairs of the run's own
+suspects, and the dataset is scanned again with the same settings. The result is an estimate: rows that the first scan
+flagged take no part (some of them are false alarms), and wrong labels that it missed count as false alarms when the
+second scan finds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from noisesieve.bench import truth
+from noisesieve.bench.chart import draw_evaluation
+from noisesieve.bench.evaluation import EvaluatedRows, evaluate_rows, labelled_rows
+from noisesieve.bench.metrics import average_precision, calibration, detection
+from noisesieve.commands._open_run import require_same_rows, settings_of_run
+from noisesieve.commands.scan import scan
+from noisesieve.core.errors import InputError, OutputError, UsageError
+from noisesieve.core.files import digest, replacing
+from noisesieve.core.progress import Stop, Watcher
+from noisesieve.core.records import Bools, Index, Ints
+from noisesieve.report import Report, read_report
+from noisesieve.report.summary import wilson_interval
+
+
+def evaluate_with_truth(
+    run: Path, *, file: Path | None, column: str | None, chart: Path | None, watcher: Watcher
+) -> dict[str, Any]:
+    """Return precision, recall, ranking and calibration against the right labels, and write the chart."""
+    report = read_report(run)
+    target = chart or report.path.parent / "evaluation.svg"
+    if target.suffix.lower() != ".svg":
+        raise UsageError(f"--picture {target}: the chart is an SVG.", "Choose a name that ends in .svg.")
+    right = truth.find_truth(labelled_rows(report), file, column, watcher)
+    rows = EvaluatedRows(report, right)
+    document = evaluate_rows(rows)
+    drawing = draw_evaluation(rows, f"{report.path.parent.name}: margins and ranking")
+    try:
+        with replacing(target) as out:
+            out.write(drawing.encode())
+    except OutputError as error:
+        if chart is not None:
+            raise
+        watcher.warn(f"The chart was not written: {error.problem} Choose another path with --picture.")
+        return {"run": str(report.path.parent), "picture": None, **document}
+    return {"run": str(report.path.parent), "picture": str(target), **document}
+
+
+def evaluate_by_planting(
+    run: Path,
+    *,
+    share: float,
+    seed: int,
+    data: Path | None,
+    root: Path | None,
+    watcher: Watcher,
+    stop: Stop,
+) -> dict[str, Any]:
+    """Plant flips into `share` of the clean rows, scan again, and measure on the rows that were clean before."""
+    report = read_report(run)
+    settings = settings_of_run(report, data, root)
+    clean = report.verdicts == "clean"
+    chosen, labels = draw_flips(report, clean, share=share, seed=seed)
+    mark = digest({"run": report.facts["settings"], "data": report.facts["fingerprint"]})[:8]
+    folder = report.path.parent / f"planted-{share:g}-seed-{seed}-{mark}"  # one folder per run that was evaluated
+    watcher.note(f"{len(chosen):,} flips planted into {int(clean.sum()):,} clean rows; scanning into {folder}.")
+    again = scan(
+        replace(settings, output=folder, review=False),
+        watcher=watcher,
+        stop=stop,
+        change=_relabel(report, chosen, labels),
+    )
+    planted = np.zeros(len(clean), dtype=np.bool_)
+    planted[chosen] = True
+    return _measure_planted(report, again, planted, clean)
+
+
+def draw_flips(report: Report, clean: Bools, *, share: float, seed: int) -> tuple[Ints, list[str]]:
+    """Choose clean rows and their new labels: label pairs are drawn as often as among the suspects, plus one."""
+    classes: list[str] = report.facts["classes"]
+    number = {name: i for i, name in enumerate(classes)}
+    rows = np.flatnonzero(clean)
+    count = round(share * len(rows))
+    if count == 0:
+        raise InputError(f"{share:.1%} of {len(rows):,} clean rows is less than one row.", "Plant a larger share.")
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.choice(rows, count, replace=False)).astype(np.int64)
+    odds = np.ones((len(classes), len(classes)))  # row: suggested class; column: given class
+    suspects = report.corrupted
+    for given, suggested in zip(suspects["label"].to_pylist(), suspects["suggested_label"].to_pylist(), strict=True):
+        if suggested is not None:
+            odds[number[suggested], number[given]] += 1
+    np.fill_diagonal(odds, 0.0)
+    steps = np.cumsum(odds / odds.sum(axis=1, keepdims=True), axis=1)
+    given = report.table["label"].take(pa.array(chosen)).to_pylist()
+    shown = np.array([number[label] for label in given], dtype=np.int64)
+    drawn = (steps[shown] < rng.random(count)[:, None]).sum(axis=1).clip(max=len(classes) - 1)
+    return chosen, [classes[i] for i in drawn.tolist()]
+
+
+def _relabel(report: Report, chosen: Ints, labels: list[str]) -> Callable[[Index], Index]:
+    def change(index: Index) -> Index:
+        require_same_rows(report, index)
+        changed = list(index.labels)
+        for row, label in zip(chosen.tolist(), labels, strict=True):
+            changed[row] = label
+        trusted = index.trusted
+        if trusted is not None:  # a trusted row is never flagged, so a flip there could not be found
+            trusted = trusted.copy()
+            trusted[chosen] = False
+        return replace(index, labels=changed, trusted=trusted)
+
+    return change
+
+
+def _measure_planted(before: Report, after: Report, planted: Bools, clean: Bools) -> dict[str, Any]:
+    verdict = after.verdicts
+    rows = np.flatnonzero(clean & (verdict != "unreadable"))
+    wrong, flagged = planted[rows], verdict[rows] == "corrupted"
+    found = detection(flagged, wrong)
+    part = after.table.take(pa.array(rows))
+    suspects = before.verdicts == "corrupted"
+    false_rate = int((flagged & ~wrong).sum()) / max(1, int((~wrong).sum()))
+    rate = before.summary["estimate"]["noise_rate"]
+    hits = rate * (found.recall or 0.0)
+    probabilities = part["corruption_probability"].to_numpy().astype(np.float64)
+    return {
+        "run": str(after.path.parent),
+        "planted": found.wanted,
+        "measured": len(rows),
+        "corrupted": asdict(found),
+        "recall_interval": list(wilson_interval(found.right, found.wanted)),
+        "precision_interval": list(wilson_interval(found.right, found.flagged)),
+        "false_alarm_rate": false_rate,
+        "precision_at_own_rate": hits / (hits + (1 - rate) * false_rate) if hits else None,
+        "own_rate": rate,
+        "average_precision": average_precision(-part["rank"].to_numpy().astype(np.float64), wrong),
+        "calibration": asdict(calibration(probabilities, wrong)),
+        "suspects_found_again": int((verdict[suspects] == "corrupted").sum()),
+        "suspects": int(suspects.sum()),
+        # Classes with every row flagged: flips into them are always found, so the figures mean nothing.
+        "lost_classes": [r["label"] for r in before.summary["classes"] if r["of"] and r["corrupted"] == r["of"]],
+    }

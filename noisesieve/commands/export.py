@@ -1,0 +1,104 @@
+"""`noisesieve export`: report + images → one of the formats of EXPORTS."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+
+from noisesieve import __version__, pixels
+from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_dataset
+from noisesieve.core.errors import InputError, UsageError
+from noisesieve.core.files import filling
+from noisesieve.core.progress import Watcher
+from noisesieve.core.records import Index
+from noisesieve.core.settings import ExportSettings, PixelSettings
+from noisesieve.exports import EXPORTS, ExportFormat, ExportJob, select_rows
+from noisesieve.exports.job import ImageChanged
+from noisesieve.pixels.image import Unreadable
+from noisesieve.report import read_report
+from noisesieve.sources.table import KINDS
+
+FILE_WORDS = {"corrupted": "suspects", "clean": "clean", "all": "all"}  # --only → word in the default file name
+
+
+def export(run: Path, settings: ExportSettings, *, watcher: Watcher, pause: Callable[[], None]) -> dict[str, Any]:
+    """Write rows of a run in one of the formats of EXPORTS, and return what was written and the next steps."""
+    if settings.format not in EXPORTS:
+        raise UsageError(f"--to {settings.format}: unknown.", f"Choose {', '.join(EXPORTS)}.")
+    report, kind = read_report(run), EXPORTS[settings.format]
+    out = settings.output or report.path.parent / kind.name.format(only=FILE_WORDS[settings.only])
+    refuse_dataset(report, out, settings.data, settings.root)
+    if kind.folder and out.suffix.lower() in (".json", ".xml", *KINDS):
+        raise UsageError(f"-o {out}: --to {settings.format} writes a folder.", "Leave the extension out.")
+    chosen = select_rows(report, only=settings.only, top=settings.top, least=settings.min_probability)
+    if kind.images:
+        chosen = chosen.filter(pc.equal(chosen["status"], "ok"))
+    if len(chosen) == 0:
+        raise InputError(f"{report.path.parent}: no rows to export with these options.", "Loosen them, or --only all.")
+    with filling(out, folder=kind.folder, force=settings.force) as target:
+        job = ExportJob(
+            table=chosen,
+            classes=report.facts["classes"],
+            out=target,
+            shown=out,
+            version=__version__,
+            link=settings.files == "link",
+            image_prefix=settings.image_prefix,
+        )
+        if kind.images:
+            index = index_of_run(report, settings.data, settings.root)
+            job = _with_images(job, kind, index, settings, pixel_settings_of_run(report), watcher, pause)
+        result = kind.write(job)
+    return {
+        "output": str(out),
+        "format": settings.format,
+        "rows": result.rows,
+        "only": settings.only,
+        "notes": result.notes,
+    }
+
+
+def _with_images(
+    job: ExportJob,
+    kind: ExportFormat,
+    index: Index,
+    settings: ExportSettings,
+    pixel_settings: PixelSettings,
+    watcher: Watcher,
+    pause: Callable[[], None],
+) -> ExportJob:
+    """Return the job with what its format needs of the images: files, sizes or bytes."""
+    rows, hashes = job.table["row"].to_pylist(), job.table["sha256"].to_pylist()
+    locations = [index.locate(row) for row in rows]
+    embedded = locations[0].column is not None
+    if embedded and kind.images != "bytes":
+        raise InputError(
+            f"--to {settings.format} needs image files, and these images are embedded in {locations[0].file}.",
+            "Write them to files first: --to folder or --to huggingface.",
+        )
+
+    def fetch(i: int) -> bytes:
+        pause()
+        try:
+            blob = pixels.fetch(locations[i])
+        except Unreadable as error:
+            raise ImageChanged from error
+        if hashlib.sha256(blob).hexdigest() != hashes[i]:
+            raise ImageChanged
+        return blob
+
+    sizes = None
+    if kind.images == "sizes":
+        chosen = np.array(rows, dtype=np.int64)
+        file_facts = pixels.inspect_files(index, pixel_settings, watcher, rows=chosen, pause=pause)
+        sizes = list(zip(file_facts.width.tolist(), file_facts.height.tolist(), strict=True))
+        if lost := int((~file_facts.readable).sum()):
+            watcher.warn(f"{lost:,} images cannot be read any more: their size is given as 0 x 0.")
+    files = [None if embedded else location.file for location in locations]
+    return replace(job, root=index.root.resolve(), files=files, sizes=sizes, fetch=fetch)

@@ -1,0 +1,123 @@
+"""`noisesieve inject`: plant known label errors into a copy of any dataset's table."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from noisesieve import noise, pixels, sources
+from noisesieve.core.errors import InputError, OutputError
+from noisesieve.core.progress import NullWatcher, Watcher
+from noisesieve.core.records import Bools, Bytes, Index, Ints
+from noisesieve.core.settings import InjectSettings, PixelSettings
+from noisesieve.core.text import natural_key
+from noisesieve.report import class_codes
+from noisesieve.sources.write_table import table_kind, write_index
+
+BLOCK = 4096  # images copied at a time
+INSTANCE_SIZE = 32  # side of the images for Algorithm 1, in pixels
+
+
+@dataclass(frozen=True)
+class PlantedNoise:
+    """Labels with planted flips. Row i stays row i."""
+
+    labels: list[str]
+    flipped: Bools  # (N,)
+    classes: list[str]
+    counts: Ints  # (K, K): row = true class, column = given class
+    expected_rate: float  # expected share of flips; for instance noise not the rate that was asked for
+    unreadable: int | None = None  # unreadable rows, which instance noise does not flip; None: images were not read
+
+
+def inject(
+    settings: InjectSettings, *, watcher: Watcher | None = None, pause: Callable[[], None] = lambda: None
+) -> tuple[PlantedNoise, Path | None]:
+    """Write a table with planted flips. Also returns the --root to read it with, or None if it needs none."""
+    watcher = watcher or NullWatcher()
+    if settings.output.exists() and not settings.force:
+        raise OutputError(f"{settings.output}: exists already.", "Choose another name with -o, or pass --force.")
+    index = sources.read(settings.source)
+    table_kind(index, settings.source, settings.output)  # refuse a wrong name before the images are read
+    _refuse_missing_images(index, watcher)
+    if index.carried is not None and "true_label" in index.carried.column_names:
+        watcher.warn("The table has a column true_label already: it becomes user_true_label.")
+    for note in index.notes:
+        watcher.note(note)
+    planted = plant_noise(
+        index,
+        settings.pixels,
+        kind=settings.noise,
+        rate=settings.rate,
+        seed=settings.seed,
+        watcher=watcher,
+        pause=pause,
+    )
+    root = write_index(index, settings.source, settings.output, labels=planted.labels, truth=index.labels)
+    return planted, root
+
+
+def _refuse_missing_images(index: Index, watcher: Watcher) -> None:
+    """Refuse a table none of whose images exists: the error would otherwise appear only in the scan."""
+    if index.kind == "folder" or index.locate(0).column is not None:
+        return
+    missing = [i for i in range(len(index)) if not os.path.exists(index.locate(i).file)]
+    if len(missing) == len(index):
+        raise InputError(f"{index.locate(0).file}: missing, as is every image of the table.", "Is --root right?")
+    if missing:
+        watcher.warn(f"{len(missing):,} of {len(index):,} images are missing, such as {index.paths[missing[0]]!r}.")
+
+
+def plant_noise(
+    index: Index,
+    pixel_settings: PixelSettings,
+    *,
+    kind: str,
+    rate: float,
+    seed: int,
+    watcher: Watcher,
+    pause: Callable[[], None] = lambda: None,
+) -> PlantedNoise:
+    """Flip labels of an index with symmetric, asymmetric or instance-dependent noise."""
+    classes = sorted(set(index.labels), key=natural_key)
+    before = class_codes(index.labels, classes)
+    rng = np.random.default_rng(seed)
+    unreadable = None
+    if kind == "instance":
+        rows, images = _read_images(index, pixel_settings, watcher, pause)
+        unreadable = len(index) - len(rows)
+        after = before.copy()
+        after[rows] = noise.instance(images, before[rows], len(classes), rate=rate, rng=rng)
+    else:
+        flip = {"symmetric": noise.symmetric, "asymmetric": noise.asymmetric}[kind]
+        after = flip(before, len(classes), rate=rate, rng=rng)
+    counts = np.bincount(before * len(classes) + after, minlength=len(classes) ** 2).reshape(len(classes), -1)
+    return PlantedNoise(
+        labels=[classes[i] for i in after.tolist()],
+        flipped=before != after,
+        classes=classes,
+        counts=counts,
+        expected_rate=noise.truncated_mean(rate) if kind == "instance" else rate,
+        unreadable=unreadable,
+    )
+
+
+def _read_images(
+    index: Index, settings: PixelSettings, watcher: Watcher, pause: Callable[[], None]
+) -> tuple[Ints, Bytes]:
+    """Return the readable rows and their images, (N, 32, 32, 3)."""
+    facts = pixels.inspect_files(index, settings, watcher, pause=pause)
+    with tempfile.TemporaryDirectory() as scratch:
+        decoded = pixels.decode(index, facts, settings, watcher, size=INSTANCE_SIZE, scratch=Path(scratch), pause=pause)
+        if len(decoded.rows) == 0:
+            raise InputError(f"{index.root}: no image can be read.", "Is --root right?")
+        blocks = np.array_split(np.arange(len(decoded.rows)), -(-len(decoded.rows) // BLOCK))
+        images = np.empty((len(decoded.rows), INSTANCE_SIZE, INSTANCE_SIZE, 3), dtype=np.uint8)
+        for rows, part in zip(blocks, decoded.pixels.batches(blocks), strict=True):
+            images[rows] = part
+    return decoded.rows, images

@@ -1,0 +1,68 @@
+"""`noisesieve review`: report + images → review.html."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from noisesieve import pixels
+from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_dataset
+from noisesieve.core.errors import OutputError
+from noisesieve.core.files import replacing
+from noisesieve.core.progress import Watcher
+from noisesieve.core.records import Index
+from noisesieve.core.settings import ReviewSettings
+from noisesieve.core.text import leads_out
+from noisesieve.report import Report, read_report
+from noisesieve.review import build_page_data, choose_rows, render_page
+
+THUMBNAIL = 480  # longer side of an image on the page, in pixels
+
+
+@dataclass(frozen=True)
+class ReviewResult:
+    """Where the page was written, and how many suspects it shows."""
+
+    page: Path
+    suspects: int
+    shown: int
+
+
+def review(run: Path, settings: ReviewSettings, *, watcher: Watcher, pause: Callable[[], None]) -> ReviewResult:
+    """Write the review page of a finished run."""
+    report = read_report(run)
+    page = settings.output or report.path.parent / "review.html"
+    refuse_dataset(report, page, settings.data, settings.root)
+    if settings.output is not None and page.exists() and not settings.force:
+        raise OutputError(f"{page}: exists already.", "Choose another name with -o, or pass --force.")
+    index = index_of_run(report, settings.data, settings.root)
+    write_review(report, index, page, limit=settings.limit, watcher=watcher, pause=pause)
+    suspects = len(report.corrupted)
+    return ReviewResult(page, suspects, min(settings.limit, suspects))
+
+
+def write_review(
+    report: Report, index: Index, page: Path, *, limit: int, watcher: Watcher, pause: Callable[[], None]
+) -> None:
+    """Write the page. An image that changed since the run, or is outside the dataset, is not shown."""
+    rows = choose_rows(report, limit)
+    paths, hashes = report.table["path"].to_pylist(), report.table["sha256"].to_pylist()
+    inside = np.array([row for row in rows.tolist() if not leads_out(paths[row] or "")], dtype=np.int64)
+    thumbnails = pixels.thumbnails(
+        index,
+        inside,
+        pixel_settings_of_run(report),
+        watcher,
+        sha256=[hashes[row] for row in inside.tolist()],
+        longest=THUMBNAIL,
+        pause=pause,
+    )
+    images = dict(zip(inside.tolist(), thumbnails, strict=True))
+    text = render_page(build_page_data(report, rows, [images.get(row) for row in rows.tolist()]))
+    with replacing(page) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+    if lost := sum(thumbnail is None for thumbnail in thumbnails):
+        watcher.warn(f"{lost:,} images are missing or changed since the run: the page does not show them.")

@@ -1,0 +1,37 @@
+"""`noisesieve waive`: record that labels were reviewed and are right."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from noisesieve.core.errors import InputError, UsageError
+from noisesieve.core.progress import Watcher
+from noisesieve.report import find_rows, read_report
+from noisesieve.report.waivers import Waiver, add_waivers
+
+
+@dataclass(frozen=True)
+class WaiveResult:
+    """The waivers that were asked for, and how many of them were not in the file before."""
+
+    waivers: list[Waiver]
+    added: int
+
+
+def waive(source: Path, names: Sequence[str], *, reason: str, file: Path, watcher: Watcher) -> WaiveResult:
+    """Add waivers for these rows of a run, or of a report that `check` wrote."""
+    if not reason.strip():
+        raise UsageError("--reason is empty.", "Say why the label is right: others will read it.")
+    report = read_report(source)
+    rows = report.table.take(find_rows(report, names)).to_pylist()
+    for row in rows:
+        if row["status"] != "ok":
+            raise InputError(f"{row['id']}: cannot be read ({row['status']}), so it cannot have been reviewed.")
+        if row["verdict"] != "corrupted":
+            watcher.note(f"{row['id']}: is {row['verdict']} and needs no waiver.")
+    today = datetime.date.today().isoformat()
+    waivers = [Waiver(row["sha256"], row["label"], row["path"] or row["id"], reason.strip(), today) for row in rows]
+    return WaiveResult(waivers, add_waivers(file, waivers))

@@ -1,0 +1,1 @@
+"""What every room may use: errors, settings, options, records, text, files, progress. Core imports no room."""

@@ -1,0 +1,169 @@
+"""Atomic file writes, hashes, and the lock of a run folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from filelock import FileLock, Timeout
+
+from noisesieve.core.errors import InputError, OutputError
+
+MARK = ".noisesieve"  # marks a folder that noisesieve created and may replace
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Open a temporary binary file that replaces `path` when the block succeeds; on an error `path` is unchanged."""
+    if not path.name or path.is_dir():
+        raise OutputError(f"{path}: is a folder.", "Choose the name of a file.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+        sync_folder(path.parent)
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written: {error.strerror or error}.",
+            "Free some space, or choose another path with -o.",
+        ) from error
+
+
+@contextlib.contextmanager
+def filling(path: Path, *, folder: bool, force: bool) -> Iterator[Path]:
+    """Yield a path to write to, which becomes `path` when the block succeeds.
+
+    For a file it is `path` itself, since its writer replaces it atomically. For a folder it is a temporary folder that
+    is renamed at the end. An existing folder is replaced only if noisesieve created it.
+    """
+    if not folder:
+        if path.is_dir():
+            raise OutputError(f"{path}: is a folder.", "Choose the name of a file with -o.")
+        if path.exists() and not force:
+            raise OutputError(f"{path}: exists already.", "Choose another name with -o, or pass --force.")
+        yield path
+        return
+    if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or (force and (path / MARK).exists()))):
+        ours = (path / MARK).exists()
+        hint = "Pass --force to replace it." if ours else "noisesieve did not create it: choose another with -o."
+        raise OutputError(f"{path}: exists already.", hint)
+    token = secrets.token_hex(4)
+    temporary, old = path.with_name(f".{path.name}.{token}.tmp"), path.with_name(f".{path.name}.{token}.old")
+    try:
+        temporary.mkdir(parents=True)
+        (temporary / MARK).write_text("made by noisesieve\n")
+        yield temporary
+        if path.exists():
+            path.replace(old)
+        try:
+            temporary.replace(path)
+        except OSError:
+            if old.exists():
+                old.replace(path)  # restore the previous folder
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+        sync_folder(path.parent)
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written: {error.strerror or error}.",
+            "Free some space, or choose another path with -o.",
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sync_file(path: Path) -> None:
+    """Flush a file's content to the disk."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush renames inside a folder to the disk, where the system supports it."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a JSON document atomically. Keys keep their order; NaN is refused."""
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    with replacing(path) as file:
+        file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def csv_separator(path: Path) -> str:
+    """Return the separator of a .csv or .tsv, from its name and its header."""
+    if path.suffix.lower() == ".tsv":
+        return "\t"
+    try:
+        with path.open(encoding="utf-8-sig", errors="replace") as lines:
+            header = lines.readline()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror}.", "Check its permissions.") from error
+    return ";" if ";" in header and "," not in header else ","
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes, as hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest(document: Any) -> str:
+    """Return the SHA-256 of a JSON document. The order of its keys does not matter."""
+    return hashlib.sha256(json.dumps(document, sort_keys=True, ensure_ascii=True).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a run folder. A second process gets an error that names the pid; the lock ends with its process."""
+    held_out_head = folder / ".lock.pid"
+    lock = FileLock(folder / ".lock", blocking=False)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+        held_out_head.write_text(str(os.getpid()))
+    except Timeout:
+        pid = held_out_head.read_text() if held_out_head.exists() else "unknown"
+        raise OutputError(
+            f"{folder}: process {pid} is writing this run.", "Wait for it, or choose another folder with -o."
+        ) from None
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: cannot be written: {error.strerror or error}.", "Choose another folder with -o."
+        ) from error
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            held_out_head.unlink()
+        lock.release()
+        _tidy(folder)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove a folder that contains nothing but its lock, so that a refused run leaves no files."""
+    with contextlib.suppress(OSError):
+        if {entry.name for entry in folder.iterdir()} <= {".lock"}:
+            (folder / ".lock").unlink(missing_ok=True)
+            folder.rmdir()
+            folder.parent.rmdir()  # `noisesieve-runs`, if it is empty too

@@ -1,0 +1,145 @@
+"""The records that rooms pass to each other. Row i is the same image in every record: rows are never reordered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class ImageLocation:
+    """Where one row's image is stored: a file, or a cell of a table.
+
+    In a table, `column` is the image column and `position` the row (Parquet) or the byte offset of the line (JSONL).
+    """
+
+    file: str
+    column: str | None = None
+    position: int = 0
+
+
+@dataclass(frozen=True)
+class Index:
+    """The dataset as the user stores it: one entry per row, in a stable order."""
+
+    name: str
+    kind: str  # a key of SOURCES
+    root: Path
+    ids: list[str]
+    paths: list[str | None]  # relative to the root, escaped; None where the image is embedded
+    labels: list[str]
+    locate: Callable[[int], ImageLocation]
+    lines: Ints | None = None  # line in the table, counted from 1
+    splits: list[str] | None = None
+    trusted: Bools | None = None
+    carried: pa.Table | None = None  # the user's other columns; copied to the report, never read by training
+    label_column: str = "label"
+    notes: list[str] = field(default_factory=list)  # messages about skipped files
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def take(self, rows: Ints) -> Index:
+        """Return the index of these rows, in this order."""
+        picked = rows.tolist()
+        locate = self.locate
+        return Index(
+            name=self.name,
+            kind=self.kind,
+            root=self.root,
+            ids=[self.ids[i] for i in picked],
+            paths=[self.paths[i] for i in picked],
+            labels=[self.labels[i] for i in picked],
+            locate=lambda i: locate(picked[i]),
+            lines=None if self.lines is None else self.lines[rows],
+            splits=None if self.splits is None else [self.splits[i] for i in picked],
+            trusted=None if self.trusted is None else self.trusted[rows],
+            carried=None if self.carried is None else self.carried.take(pa.array(rows)),
+            label_column=self.label_column,
+            notes=self.notes,
+        )
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """The result of reading each file without decoding it: content hash, size from the header, and status."""
+
+    sha256: list[str | None]
+    status: list[str]  # "ok", or the reason this row cannot be read
+    width: Ints
+    height: Ints
+
+    @property
+    def readable(self) -> Bools:
+        return np.array([status == "ok" for status in self.status], dtype=np.bool_)
+
+
+class Pixels(Protocol):
+    """uint8 images at training size, one per readable row."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def batches(self, order: Sequence[Ints]) -> Iterator[Bytes]:
+        """Yield the images (B, S, S, 3) of each array of rows, in that order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The result of training: class probabilities of every readable row, and the history of the training."""
+
+    probs: Floats  # (N, K), averaged over the views and epochs that count
+    flagged_epochs: Floats | None  # (N,) share of the sieve epochs in which the row was dropped; None: no training
+    prior: Floats  # (K,)
+    beta: float
+    history: list[dict[str, Any]]
+    facts: dict[str, Any]  # what was chosen during training: flips, length of the warm-up
+    # (N,) True where the CE snapshot and the regularized network name different other classes; None: no snapshot
+    disagree: Bools | None = None
+    # (N, 2) from the saved weights alone: probability of the given label, and 1 where they flag the row
+    saved_model_scores: Floats | None = None
+    division: Bools | None = None  # (N,) clean at the epoch that consistency training uses; None: use the verdict
+    out_of_fold: bool = False  # True: every row was scored by heads that were not trained on it
+    margin_history: npt.NDArray[np.float32] | None = None  # (E, N) margins of the last E scoring passes
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The verdict of every readable row, with the terms of the closed form."""
+
+    loss: Floats  # (N,), as all below
+    regularizer: Floats
+    regularized_loss: Floats
+    threshold: Floats
+    margin: Floats  # zero or above: corrupted
+    corrupted: Bools
+    paper_corrupted: Bools  # the same with the paper's eps
+    rank: Ints  # 1 = most suspicious
+    label_probability: Floats
+    corruption_probability: Floats
+    undecided: int  # rows whose margin is zero within rounding
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """How the saved weights alone, which are not the whole verdict, score the rows they were trained on."""
+
+    flagged: int  # rows that the scan kept and these weights would flag
+    of: int  # rows that the scan kept
+    # P(label wrong) as a piecewise linear curve over ln f[y]: the knots
+    log_probability: list[float]
+    corruption_probability: list[float]

@@ -1,0 +1,147 @@
+"""Text: reversible escapes for file names, text that is safe to print, and cells for CSV and XML."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import os
+import re
+import unicodedata
+from collections.abc import Sequence
+
+IMAGE_EXTENSIONS = frozenset(
+    [
+        ".jpg",
+        ".jpeg",
+        ".jpe",
+        ".jfif",
+        ".mpo",
+        ".png",
+        ".apng",
+        ".gif",
+        ".bmp",
+        ".dib",
+        ".webp",
+        ".tif",
+        ".tiff",
+        ".ppm",
+        ".pgm",
+        ".pbm",
+        ".pnm",
+        ".avif",
+        ".jp2",
+        ".j2k",
+    ]
+)
+_ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2})")
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # text that a spreadsheet would run, with or without our own quotes
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_LONGEST_NAME = 120  # characters; file systems allow 255 bytes
+_DIGITS = re.compile(r"(\d{1,18})")
+
+
+def escape_name(name: str) -> str:
+    r"""Return a file name as valid text without control characters: `\xff`, `\x0a`, `\\`. Reversible."""
+    if name.isprintable() and "\\" not in name:
+        return name
+    return "".join(_escape_character(character) for character in name)
+
+
+def _escape_character(character: str) -> str:
+    code = ord(character)
+    if character == "\\":
+        return "\\\\"
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8, as os.fsdecode returns it
+        return f"\\x{code - 0xDC00:02x}"
+    if code < 0x20 or code == 0x7F:
+        return f"\\x{code:02x}"
+    return character
+
+
+def unescape_name(text: str) -> str:
+    """Return the file name that `escape_name` turned into this text."""
+
+    def restore(match: re.Match[str]) -> str:
+        code = match.group(1)
+        if code == "\\":
+            return "\\"
+        value = int(code[1:], 16)
+        return chr(value if value < 0x80 else 0xDC00 + value)
+
+    return _ESCAPE.sub(restore, text)
+
+
+def natural_key(text: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
+    """Return a sort key that puts 2 before 10 and is defined for every string."""
+    parts = _DIGITS.split(text)
+    return tuple((1, 0, p) if i % 2 == 0 else (0, int(p), p) for i, p in enumerate(parts) if p), text
+
+
+def printable(text: str) -> str:
+    """Return text for a terminal, with control and format characters (ESC, bidi overrides) escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if _is_safe(c) else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def _is_safe(character: str) -> bool:
+    return unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp", "Co", "Cn")
+
+
+def leads_out(path: str) -> bool:
+    """Return True if a table's path, literal or unescaped, leads out of the dataset's folder."""
+    return _leads_out(path) or ("\\" in path and _leads_out(unescape_name(path)))
+
+
+def _leads_out(path: str) -> bool:
+    inside = os.path.normpath(path) if ".." in path else path
+    drive = os.path.splitdrive(path)[0]  # empty except on Windows
+    return os.path.isabs(path) or bool(drive) or inside == ".." or inside.startswith(".." + os.sep)
+
+
+def file_of(root: str, path: str) -> str:
+    """Return the file for a table's path: the literal path if it exists, else the unescaped one."""
+    literal = os.path.join(root, path)
+    if "\\" in path and not os.path.lexists(literal):
+        return os.path.join(root, unescape_name(path))
+    return literal
+
+
+def csv_line(cells: Sequence[object], separator: str = ",") -> str:
+    """Return one CSV row without its line ending. Cells that contain any kind of line ending are quoted.
+
+    Python's csv writer quotes only cells that contain its own line terminator; other readers also break at the others.
+    """
+    text = io.StringIO(newline="")
+    csv.writer(text, delimiter=separator, lineterminator="\r\n").writerow(cells)
+    return text.getvalue().removesuffix("\r\n")
+
+
+def guard_cell(text: str) -> str:
+    """Return text for a CSV cell. Text that a spreadsheet would run as a formula gets a leading quote. Reversible."""
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def unguard_cell(text: str) -> str:
+    """Undo `guard_cell`."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
+
+
+def without_xml_control(text: str) -> str:
+    """Remove the characters that XML 1.0 does not allow."""
+    return _NOT_XML.sub("", text)
+
+
+def folder_name(text: str) -> str:
+    """Return a label as a folder name: without separators, not hidden, not too long."""
+    name = re.sub(r'[/\\\0-\x1f\x7f:*?"<>|]', "_", text).strip() or "_"
+    if name[0] == ".":
+        name = "_" + name[1:]
+    if len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
+        mark = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+        stem, ending = os.path.splitext(name)
+        ending = ending if len(ending) <= 8 else ""
+        kept = stem.encode("utf-8", "surrogateescape")[: _LONGEST_NAME - 20].decode("utf-8", "ignore")
+        name = f"{kept}-{mark}{ending}"
+    return name

@@ -1,0 +1,98 @@
+"""What every export format receives: the chosen rows, their images, and the output path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from noisesieve.core.errors import InputError
+from noisesieve.core.text import without_xml_control
+from noisesieve.report import Report
+
+BLOCK = 8192  # rows as Python objects at a time
+
+
+class ImageChanged(Exception):
+    """The image is not the one that was scanned any more."""
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """How many rows were written, and notes for the user."""
+
+    rows: int
+    notes: list[str]
+
+
+@dataclass(frozen=True)
+class ExportJob:
+    """The rows to export. `out` is the file, or the empty folder, that the format fills; it is renamed to `shown`."""
+
+    table: pa.Table  # the report's columns
+    classes: list[str]
+    out: Path
+    shown: Path
+    version: str
+    root: Path | None = None  # the dataset's folder
+    files: list[str | None] | None = None  # image file of each row; None if it is embedded
+    sizes: list[tuple[int, int]] | None = None
+    fetch: Callable[[int], bytes] | None = None  # returns the image of a row of this job; raises ImageChanged
+    link: bool = True
+    image_prefix: str = "/data/local-files/?d="
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows at once, for formats that need every row in memory."""
+        return list(self.stream())
+
+    def stream(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows, with few of them in memory at a time."""
+        for batch in self.table.to_batches(BLOCK):
+            yield from batch.to_pylist()
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """An export format; `images` is what it needs of the images."""
+
+    write: Callable[[ExportJob], ExportResult]
+    name: str  # default name of the output in the run folder
+    folder: bool = False
+    images: str = ""  # "", "files", "sizes" (files with their size) or "bytes"
+
+
+def select_rows(report: Report, *, only: str, top: int | None, least: float | None) -> pa.Table:
+    """Return the chosen rows: suspects by rank; clean rows or all rows in the dataset's order, by rank with `top`."""
+    table = report.corrupted if only == "corrupted" else report.table
+    if only == "clean":
+        table = table.filter(pa.array(report.verdicts == "clean"))
+    if least is not None:
+        probability = table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
+        table = table.filter(pa.array(probability >= least))  # false for rows without a score (NaN)
+    if top is not None:
+        table = table.sort_by("rank").slice(0, top)  # rows without a rank come last
+    return table
+
+
+def best_label(row: dict[str, Any]) -> tuple[str, float | None]:
+    """Return the suggested label, else the given one, and its probability."""
+    if row["suggested_label"] is not None:
+        return row["suggested_label"], row["predicted_probability"]
+    return row["label"], row["label_probability"]
+
+
+def require_xml_names(classes: list[str]) -> None:
+    """Refuse classes that differ only in characters which XML does not allow: they would become one class."""
+    allowed: dict[str, str] = {}
+    for label in classes:
+        other = allowed.setdefault(without_xml_control(label), label)
+        if other != label:
+            raise InputError(
+                f"The classes {other!r} and {label!r} are the same in XML.", "Rename one, or export as csv or jsonl."
+            )

@@ -1,0 +1,52 @@
+"""The device that a run computes on, its precision, and determinism."""
+
+from __future__ import annotations
+
+import contextlib
+
+import torch
+
+from noisesieve.core.errors import UsageError
+
+
+def choose_device(name: str) -> torch.device:
+    """Return the device for `--device`; `auto` takes CUDA, then MPS, then the CPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    return torch.device(name)
+
+
+def require_device(name: str) -> None:
+    """Refuse a device that this machine does not have."""
+    problem = None
+    if name == "cuda" and not torch.cuda.is_available():
+        problem = "--device cuda: PyTorch finds no CUDA device on this machine."
+    if name == "mps" and not torch.backends.mps.is_available():
+        problem = "--device mps: PyTorch finds no Metal device on this machine."
+    if problem is not None:
+        raise UsageError(problem, "Leave --device out, or choose cpu.")
+
+
+class Precision:
+    """bfloat16 on GPUs that support it, float16 with a gradient scaler on older ones, float32 elsewhere."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.dtype = torch.float32
+        if device.type == "cuda":
+            modern = torch.cuda.get_device_capability(device) >= (8, 0)
+            self.dtype = torch.bfloat16 if modern else torch.float16
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
+
+    def autocast(self) -> contextlib.AbstractContextManager[None]:
+        """Return the region in which the network may run in half precision. Heads and losses run in float32."""
+        if self.dtype == torch.float32:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=self.dtype)
+
+
+def make_deterministic(device: torch.device) -> None:
+    """Make the same seed give the same bits on one machine."""
+    if device.type == "cuda":
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False

@@ -1,0 +1,128 @@
+"""The processes of a `torchrun`: they split the rows, sum their gradients, and exchange small texts.
+
+Without torchrun there is one process, and every method returns at once.
+"""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import itertools
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from noisesieve.learn.device import choose_device
+
+TIMEOUT = datetime.timedelta(minutes=10)  # per exchange; while rank 0 decodes, the others wait in `share`
+GATHER_ROWS = 65_536  # rows exchanged at a time: all scores at once may not fit the device
+
+
+# Number of the next `share`. It never restarts: a second stage of the same process uses the same store.
+_SHARES = itertools.count()
+
+
+class Processes:
+    """The processes that take part in this run; `rank` is this one's number, 0 is the leader."""
+
+    def __init__(self, rank: int = 0, size: int = 1, device: torch.device | None = None) -> None:
+        self.rank = rank
+        self.size = size
+        self.device = device or torch.device("cpu")
+
+    @classmethod
+    def join(cls, device_name: str) -> Processes:
+        """Return the processes that torchrun started, or this process alone."""
+        device = choose_device(device_name)
+        if not dist.is_torchelastic_launched():
+            return cls(device=device)
+        if device.type == "mps":  # gloo cannot exchange Metal tensors
+            device = torch.device("cpu")
+        if device.type == "cuda":
+            device = torch.device("cuda", dist.get_node_local_rank())
+            torch.cuda.set_device(device)
+        if not dist.is_initialized():  # a second stage of the same process keeps the group
+            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+            atexit.register(_leave)
+        return cls(dist.get_rank(), dist.get_world_size(), device)
+
+    @property
+    def is_leader(self) -> bool:
+        return self.rank == 0
+
+    def share(self, text: str, pause: Callable[[], None] = lambda: None) -> str:
+        """Return a text of rank 0 on every rank. The other ranks wait until rank 0 calls this."""
+        if self.size == 1:
+            return text
+        store = dist.distributed_c10d._get_default_store()
+        key = f"noisesieve/{next(_SHARES)}"
+        if self.is_leader:
+            store.set(key, text)
+            return text
+        while not store.check([key]):
+            pause()  # raises if a stop was requested
+            time.sleep(0.1)
+        return str(store.get(key).decode())
+
+    def add_gradients(self, parameters: Sequence[nn.Parameter], extras: Sequence[float]) -> list[float]:
+        """Sum the gradients and a few further numbers over the ranks, in one exchange."""
+        if self.size == 1:
+            return list(extras)
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        numbers = torch.tensor(extras, dtype=torch.float32, device=self.device)
+        flat = torch.cat([*(g.reshape(-1).float() for g in grads), numbers])
+        dist.all_reduce(flat)
+        start = 0
+        for parameter, grad in zip(parameters, grads, strict=True):
+            # Copied, not viewed: a fused optimizer needs gradients in the memory layout of their parameters.
+            grad.copy_(flat[start : start + grad.numel()].view_as(grad))
+            parameter.grad = grad
+            start += grad.numel()
+        return [float(value) for value in flat[start:]]
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Return the sum over the ranks, on the CPU."""
+        if self.size > 1:
+            tensor = tensor.to(self.device)
+            dist.all_reduce(tensor)
+        return tensor.cpu()
+
+    def mean_(self, tensors: Sequence[Tensor]) -> None:
+        """Replace tensors by their mean over the ranks; used for BatchNorm's running statistics."""
+        if self.size > 1:
+            for tensor in tensors:
+                dist.all_reduce(tensor)
+                tensor /= self.size
+
+    def part(self, rows: Tensor) -> Tensor:
+        """Return this rank's contiguous part of the rows."""
+        if self.size == 1:
+            return rows
+        return rows.tensor_split(self.size)[self.rank]
+
+    def gather(self, part: Tensor, total: int) -> Tensor:
+        """Concatenate the parts of all ranks, in order, on every rank's CPU; there are `total` rows in all."""
+        if self.size == 1:
+            return part
+        lengths = [len(p) for p in torch.arange(total).tensor_split(self.size)]
+        collected: list[list[Tensor]] = [[] for _ in lengths]
+        for start in range(0, max(lengths), GATHER_ROWS):
+            width = min(GATHER_ROWS, max(lengths) - start)
+            block = part.new_zeros((width, *part.shape[1:]))
+            mine = part[start : start + width]
+            block[: len(mine)] = mine
+            block = block.to(self.device)
+            blocks = [torch.empty_like(block) for _ in lengths]
+            dist.all_gather(blocks, block)
+            for rank, received in enumerate(blocks):
+                collected[rank].append(received.cpu())
+        return torch.cat([torch.cat(blocks)[:length] for blocks, length in zip(collected, lengths, strict=True)])
+
+
+def _leave() -> None:
+    """End the process group with the process."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,32 @@
+"""Folds: which head is not trained on a row, and therefore scores it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from noisesieve.learn.training_data import make_generator
+
+
+def assign_folds(labels: Tensor, contents: Tensor, *, folds: int, partitions: int, seed: int) -> Tensor:
+    """Return (N, partitions): for each partition the number of the head that holds the row out, stratified by class.
+
+    Rows with the same image are held out together: a head trained on a copy would have memorized its label.
+    """
+    _, image = contents.unique(return_inverse=True)  # (N,) numbers without gaps
+    count = int(image.max()) + 1
+    label = torch.zeros(count, dtype=labels.dtype).scatter_(0, image, labels)  # of any of its rows
+    heads = []
+    for number in range(partitions):
+        shuffled = torch.randperm(count, generator=make_generator(seed, number, folds))
+        order = shuffled[label[shuffled].argsort(stable=True)]
+        fold = torch.empty_like(order)
+        fold[order] = torch.arange(count) % folds + number * folds
+        heads.append(fold[image])
+    return torch.stack(heads, dim=1)
+
+
+def in_single_image_class(labels: Tensor, contents: Tensor) -> Tensor:
+    """Return (N,): True for rows of classes that have only one image."""
+    pairs = torch.stack((labels, contents), dim=1).unique(dim=0)
+    return torch.bincount(pairs[:, 0], minlength=int(labels.max()) + 1)[labels] < 2

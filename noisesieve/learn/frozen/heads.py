@@ -1,0 +1,309 @@
+"""The training loop with the sieve on frozen features: linear heads that score only rows they were not trained on.
+
+Each of `head_seeds` partitions splits the rows into `folds`. A head is trained on all folds but its own, with its own
+sieve, and scores its own fold. With a few thousand images, a head that scored its own training rows would have
+memorized their labels. All heads are trained at once as one matrix product with the classes first, (K, H, B), which
+makes the softmax over a small number of classes much faster.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from noisesieve.core.errors import TrainingError
+from noisesieve.core.progress import Stop, Watcher
+from noisesieve.core.records import Scores
+from noisesieve.core.settings import Recipe
+from noisesieve.learn.device import make_deterministic
+from noisesieve.learn.frozen.folds import assign_folds, in_single_image_class
+from noisesieve.learn.frozen.projection import Projection
+from noisesieve.learn.losses import training_loss
+from noisesieve.learn.schedule import Schedule
+from noisesieve.learn.training_data import make_generator, shuffled_batches
+from noisesieve.learn.warmup import flipping_is_harmless
+from noisesieve.sieve.formulas import margin, undecided
+
+FEATURE_BYTES = 2 * 2048 * 2  # per row, at most: two views of 2,048 float16 values
+BLOCK_VALUES = 2**24  # probabilities computed at a time while scoring
+
+
+@dataclass(frozen=True)
+class Head:
+    """One linear layer on the backbone's features: the mean of all heads."""
+
+    weight: Tensor  # (K, D)
+    bias: Tensor  # (K,)
+    flip: bool
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """Scores of one pass: out-of-fold probabilities, and each head's sieve decision."""
+
+    probs: Tensor  # (N, K) float64, out of fold, mean over the partitions
+    first: Tensor  # (N,) float64: probability of the given label from the first partition alone
+    first_margin: Tensor  # (N,) margin from the first partition alone, with the floor of the verdict
+    clean: Tensor  # (N, H) bool: the row passes this head's sieve
+
+
+class Heads:
+    """One training of all heads. Start with `run`: the other methods are its steps."""
+
+    def __init__(
+        self,
+        features: Tensor,  # (N, V, D)
+        labels: Tensor,
+        classes: int,
+        trusted: Tensor,
+        recipe: Recipe,
+        *,
+        device: torch.device,
+        watcher: Watcher,
+        stop: Stop,
+        contents: Tensor | None = None,  # (N,) rows with equal numbers have the same image; None: all differ
+        observe: Callable[[Tensor, Tensor], None] | None = None,  # mean logits (B, K) and rows of every step
+    ) -> None:
+        make_deterministic(device)
+        self.recipe, self.device, self.watcher, self.stop, self.observe = recipe, device, watcher, stop, observe
+        self.schedule = Schedule(recipe, recipe.warmup_epochs)
+        self.labels, self.trusted, self.classes, self.rows = labels, trusted, classes, len(labels)
+        self.projection = Projection.fit(features[:, 0], classes=classes, seed=recipe.seed)
+        projected = [self.projection.project(view) for view in features.unbind(1)]
+        self.features = torch.stack(projected, dim=1).to(device)  # (N, V, Q)
+        self.width = self.features.shape[2]
+        self.prior = torch.bincount(labels, minlength=classes).double() / self.rows
+        contents = torch.arange(self.rows) if contents is None else contents
+        self.heads = recipe.folds * recipe.head_seeds
+        self.held_out_head = assign_folds(
+            labels, contents, folds=recipe.folds, partitions=recipe.head_seeds, seed=recipe.seed
+        )
+        self.held = torch.zeros((self.rows, self.heads), dtype=torch.bool).scatter_(1, self.held_out_head, True)
+        self.held[in_single_image_class(labels, contents)] = False  # else some head would have no row of the class
+        self.keep = ~self.held  # (N, H): this head is trained on the row
+        self.weight = torch.zeros((classes * self.heads, self.width), device=device)
+        self.bias = torch.zeros((classes * self.heads, 1), device=device)
+        self.momentum = [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
+        self.flip: bool | None = recipe.flip if features.shape[1] > 1 else False
+        self.dropped = torch.zeros(self.rows, dtype=torch.float64)
+        self.margin_history: list[Tensor] = []
+        self.history: list[dict[str, object]] = []
+
+    def run(self) -> tuple[Head, Scores]:
+        """Train, score and sieve until the last epoch."""
+        schedule, total, counted, scored = self.schedule, torch.zeros(0), 0, None
+        self.watcher.stage("training", schedule.epochs * self.rows)
+        for epoch in range(1, schedule.epochs + 1):
+            start = time.monotonic()
+            loss, steps, skipped = self.train_epoch(epoch)
+            trained = time.monotonic()
+            last, counts = epoch == schedule.epochs, epoch > schedule.epochs - self.recipe.average_epochs
+            kept, edge, flagged = int(self._takes_part().sum()), 0, 0
+            if epoch >= schedule.sieve_start:
+                self.dropped += (~self._takes_part()).double()
+            if epoch == schedule.warmup and self.flip is None:
+                self.flip = self.may_flip()
+            if counts or schedule.scores_after(epoch):
+                scored = self.score()
+                margins = margin(scored.probs, self.labels, self.recipe.loop_eps)
+                self.margin_history.append(margins.float())
+                edge, flagged = undecided(margins), int((margins >= 0).sum())
+                if counts:
+                    total, counted = (total + scored.probs if counted else scored.probs.clone()), counted + 1
+                if not last and epoch + 1 >= schedule.sieve_start:
+                    self.sieve(scored.clean, epoch)
+            self.history.append(
+                {
+                    "epoch": epoch,
+                    "phase": schedule.phase(epoch),
+                    "beta": schedule.beta(epoch),
+                    "learning_rate": schedule.learning_rate(epoch, (steps - 1) / steps),
+                    "train_loss": loss,
+                    "kept": kept,
+                    "flagged": flagged,
+                    "undecided": edge,
+                    "steps": steps,
+                    "skipped_steps": skipped,
+                    "train_seconds": trained - start,
+                    "score_seconds": time.monotonic() - trained,
+                    "images_per_second": kept * self.heads * self._share / max(1e-9, trained - start),
+                }
+            )
+        self.watcher.finish()
+        assert scored is not None
+        return self.head(), self.scores(total / counted, scored)
+
+    @property
+    def _share(self) -> float:
+        """The mean share of rows that one head is trained on."""
+        return float((~self.held).double().mean())
+
+    def _takes_part(self) -> Tensor:
+        """Return (N,): True for rows that are kept by most of the heads that may train on them."""
+        return self.keep.sum(dim=1) * 2 > (~self.held).sum(dim=1)
+
+    # Training: one step of all heads at once.
+
+    def train_epoch(self, epoch: int) -> tuple[float | None, int, int]:
+        """Train one epoch. Returns the mean loss, the number of steps, and of those where some head had no row."""
+        recipe, beta = self.recipe, self.schedule.beta(epoch)
+        none = self.labels.new_zeros(0)
+        batches = shuffled_batches(
+            self.rows, none, size=recipe.batch_size, generator=make_generator(recipe.seed, epoch, 0)
+        )
+        losses, skipped, prior = [], 0, self.prior.float().to(self.device)
+        kept = int(self._takes_part().sum())
+        for step, batch in enumerate(batches):
+            if (asked := self.stop()) is not None:
+                raise asked
+            views = self._views(batch, make_generator(recipe.seed, epoch, step + 1))
+            weights = self.keep[batch].T.float().to(self.device)  # (H, B)
+            count = weights.sum(dim=1)  # (H,)
+            logits = (self.weight @ views.T + self.bias).view(self.classes, -1).requires_grad_()  # (K, H * B)
+            given = self.labels[batch].repeat(self.heads).to(self.device)
+            each = training_loss(logits, given, prior, beta, classes_first=True).view(self.heads, -1)
+            loss = (each * weights).sum(dim=1) / count.clamp(min=1)  # (H,)
+            (grad,) = torch.autograd.grad(loss.sum(), logits)
+            self._update(
+                views, grad.view(-1, len(batch)), count > 0, self.schedule.learning_rate(epoch, step / len(batches))
+            )
+            skipped += int((count == 0).any())
+            active = loss.detach()[count > 0]
+            if len(active):
+                losses.append(float(active.mean()))
+                if not math.isfinite(losses[-1]):
+                    raise TrainingError(
+                        f"The loss is not finite in epoch {epoch}, step {step + 1}.", "Lower --lr or --beta."
+                    )
+            if self.observe is not None:
+                self._report_logits(logits.detach(), batch)
+            self.watcher.advance(
+                len(batch),
+                phase=self.schedule.phase(epoch),
+                epoch=epoch,
+                epochs=self.schedule.epochs,
+                beta=beta,
+                kept=kept,
+                flagged=self.rows - kept,
+            )
+        return sum(losses) / len(losses) if losses else None, len(batches), skipped
+
+    def _views(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+        """Return the features (B, Q) of a batch: of a random view if flips are allowed, else of the plain view."""
+        view = torch.zeros(len(batch), dtype=torch.int64)
+        if self.flip:
+            view = torch.randint(0, 2, (len(batch),), generator=generator)
+        return self.features[batch.to(self.device), view.to(self.device)]
+
+    def _update(self, views: Tensor, grad: Tensor, active: Tensor, rate: float) -> None:
+        """Take one SGD step as torch's SGD does, with weight decay. A head without rows in the batch is unchanged."""
+        recipe = self.recipe
+        mask = active.repeat(self.classes).float()[:, None]  # (K * H, 1)
+        for value, slope, moment in zip(
+            (self.weight, self.bias), (grad @ views, grad.sum(dim=1, keepdim=True)), self.momentum, strict=True
+        ):
+            slope = slope.add(value, alpha=recipe.weight_decay)
+            initial_state = moment * recipe.momentum + slope
+            step = slope.add(initial_state, alpha=recipe.momentum) if recipe.nesterov else initial_state
+            moment.lerp_(initial_state, mask)
+            value.sub_(step * mask, alpha=rate)
+
+    def _report_logits(self, logits: Tensor, batch: Tensor) -> None:
+        """Pass the mean logits of the heads that are trained on a row to the observer."""
+        assert self.observe is not None
+        member = (~self.held)[batch].T.float().to(self.device)  # (H, B)
+        mean = (logits.view(self.classes, self.heads, -1) * member).sum(dim=1) / member.sum(dim=0)
+        self.observe(mean.T, batch)
+
+    # Between epochs: out-of-fold scores, and the sieve.
+
+    def logits(self, rows: slice, view: int) -> Tensor:
+        """Return the logits of all heads for one view, (K, H, B)."""
+        return (self.weight @ self.features[rows, view].T + self.bias).cpu().view(self.classes, self.heads, -1)
+
+    def held_out_probabilities(self, logits: Tensor, rows: slice) -> Tensor:
+        """Return the probabilities (K, P, B) in float64, from the head of each partition that holds the row out."""
+        own = self.held_out_head[rows].T.expand(self.classes, -1, -1)
+        return logits.gather(1, own).double().softmax(dim=0)
+
+    def blocks(self) -> Iterator[slice]:
+        """Yield slices of rows, each small enough for the probabilities of all heads."""
+        size = max(1, BLOCK_VALUES // (self.heads * self.classes))
+        return (slice(begin, min(begin + size, self.rows)) for begin in range(0, self.rows, size))
+
+    def score(self) -> HeadScores:
+        """Score every row with every head, over both views if flips are allowed."""
+        probs = torch.zeros((self.rows, self.classes), dtype=torch.float64)
+        first, first_margin = torch.zeros(self.rows, dtype=torch.float64), torch.zeros(self.rows, dtype=torch.float64)
+        clean = torch.zeros_like(self.keep)
+        for rows in self.blocks():
+            views = [self.logits(rows, view) for view in ((0, 1) if self.flip else (0,))]
+            held = torch.stack([self.held_out_probabilities(view, rows) for view in views]).mean(dim=0)  # (K, P, B)
+            every = torch.stack([view.softmax(dim=0) for view in views]).mean(dim=0)  # (K, H, B)
+            labels = self.labels[rows]
+            probs[rows] = held.mean(dim=1).T
+            first[rows] = held[:, 0].gather(0, labels[None]).squeeze(0)
+            first_margin[rows] = margin(held[:, 0].T, labels, self.recipe.sieve_eps)
+            gaps = margin(every.flatten(1).T, labels.repeat(self.heads), self.recipe.loop_eps)
+            clean[rows] = (gaps < 0).view(self.heads, -1).T
+        if not torch.isfinite(probs).all():
+            raise TrainingError("The scores are not finite.", "Lower --lr or --beta.")
+        return HeadScores(probs, first, first_margin, clean)
+
+    def sieve(self, clean: Tensor, epoch: int) -> None:
+        """Set v of every head for the next epoch. Raises an error if a head would lose every row."""
+        keep = (clean | self.trusted[:, None]) & ~self.held
+        if not keep.any(dim=0).all():
+            raise TrainingError(
+                f"Every row of a head was sieved out after epoch {epoch}: it predicts no given label.",
+                "Lengthen --warmup-epochs, lower --beta, or check that labels and images belong together.",
+            )
+        self.keep = keep
+
+    def may_flip(self) -> bool:
+        """Return True if the heads, trained on plain images only, agree as well with labels of mirrored images."""
+        plain, mirrored = (
+            torch.cat(
+                [self.held_out_probabilities(self.logits(rows, view), rows).mean(dim=1).T for rows in self.blocks()]
+            )
+            for view in (0, 1)
+        )
+        return flipping_is_harmless(plain, mirrored, self.labels)
+
+    # Results.
+
+    def head(self) -> Head:
+        """Return the mean of all heads, as one linear layer."""
+        weight = self.weight.view(self.classes, self.heads, self.width).mean(dim=1).cpu()  # (K, Q)
+        bias = self.bias.view(self.classes, self.heads).mean(dim=1).cpu()
+        return Head(*self.projection.to_feature_layer(weight, bias), flip=bool(self.flip))
+
+    def scores(self, probs: Tensor, scored: HeadScores) -> Scores:
+        """Return the out-of-fold scores of every row, averaged over the last epochs."""
+        schedule = self.schedule
+        spent = max(1, schedule.epochs - schedule.sieve_start + 1)
+        return Scores(
+            probs=probs.numpy(),
+            flagged_epochs=(self.dropped / spent).numpy(),
+            prior=self.prior.numpy(),
+            beta=schedule.beta(schedule.epochs),
+            history=list(self.history),
+            facts={
+                "warmup_epochs": schedule.warmup,
+                "epochs": schedule.epochs,
+                "sieve_start": schedule.sieve_start,
+                "flip": bool(self.flip),
+                "held_out": self.rows,
+                "held_out_agreement": [],
+                "loop_eps": self.recipe.loop_eps,
+                "heads": self.heads,
+            },
+            saved_model_scores=torch.stack((scored.first, (scored.first_margin >= 0).double()), dim=1).numpy(),
+            margin_history=torch.stack(self.margin_history).numpy(),
+            out_of_fold=True,
+        )

@@ -1,0 +1,1 @@
+"""Which network, which weights, and the features it computes."""

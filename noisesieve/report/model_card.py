@@ -1,0 +1,172 @@
+"""model.safetensors and model.json: the weights of a run, and all that is needed to score with them again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from noisesieve import __version__
+from noisesieve.core.errors import NoisesieveError, StateError
+from noisesieve.core.files import replacing, sha256_of, write_json
+from noisesieve.core.records import ModelSummary
+from noisesieve.core.settings import Recipe
+from noisesieve.learn.frozen.heads import Head
+from noisesieve.learn.networks.backbones import Network, build
+from noisesieve.learn.networks.pretrained import Statistics, load_backbone, weights_file
+from noisesieve.learn.state import TrainingState
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class TrainedWeights:
+    """The weights to save, and how images must be prepared for them."""
+
+    tensors: dict[str, Tensor]
+    statistics: Statistics
+    flip: bool
+    device: str
+
+    @classmethod
+    def of_state(cls, state: TrainingState) -> TrainedWeights:
+        """Return the averaged weights of a whole network."""
+        tensors = {name: value.contiguous().cpu() for name, value in state.average.state_dict().items()}
+        return cls(tensors, (state.mean, state.std), bool(state.flip), str(state.precision.device))
+
+    @classmethod
+    def of_head(cls, head: Head, statistics: Statistics, device: torch.device) -> TrainedWeights:
+        """Return a head alone: model.json names its backbone, whose weights are not saved."""
+        return cls({"fc.weight": head.weight, "fc.bias": head.bias}, statistics, head.flip, str(device))
+
+
+def save_model(
+    folder: Path,
+    weights: TrainedWeights,
+    *,
+    prior: list[float],
+    beta: float,
+    summary: ModelSummary,
+    recipe: Recipe,
+    classes: list[str],
+) -> None:
+    """Write model.safetensors and model.json into a run folder."""
+    with replacing(folder / "model.safetensors") as file:
+        file.write(save(weights.tensors))
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "version": __version__,
+        "backbone": recipe.backbone,
+        "image_size": recipe.image_size,
+        "classes": classes,
+        "frozen": {"weights": recipe.weights, "sha256": recipe.weights_sha256} if recipe.frozen else None,
+        "mean": weights.statistics[0],
+        "std": weights.statistics[1],
+        "flip": weights.flip,
+        "prior": prior,
+        "beta": beta,
+        "sieve_eps": recipe.sieve_eps,
+        "base_rate": {"flagged": summary.flagged, "of": summary.of},
+        "calibration": {"log_probability": summary.log_probability, "chance": summary.corruption_probability},
+        "sha256": sha256_of(folder / "model.safetensors"),
+    }
+    write_json(folder / "model.json", document)
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A loaded network, with what is needed to score as its scan did."""
+
+    network: Network
+    image_size: int
+    classes: list[str]
+    statistics: Statistics  # mean and deviation of the pixels, per channel
+    flip: bool
+    prior: list[float]
+    beta: float
+    sieve_eps: float
+    base_rate: dict[str, int] | None  # None for an older run, as is `calibration`
+    calibration: tuple[list[float], list[float]] | None
+    sha256: str
+
+
+def load_model(folder: Path, device: torch.device, *, backbone_file: Path | None = None) -> SavedModel:
+    """Load the network of a run folder. Changed weights and another backbone than the run's are refused.
+
+    `backbone_file`: the weights file of a frozen backbone, if it was moved.
+    """
+    card, weights = folder / "model.json", folder / "model.safetensors"
+    _verify_card(card)
+    try:
+        facts = json.loads(card.read_text(encoding="utf-8"))
+        intact, version = sha256_of(weights) == facts["sha256"], int(facts["schema_version"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{folder}: no model that can be read ({error}).", "Scan again with --force.") from error
+    if version > SCHEMA_VERSION:
+        raise StateError(
+            f"{card}: schema version {version}, this noisesieve knows {SCHEMA_VERSION}.",
+            "Upgrade noisesieve.",
+        )
+    if not intact:
+        raise StateError(f"{weights}: changed since the run wrote it.", "Scan again with --force.")
+    try:
+        network = build(facts["backbone"], classes=len(facts["classes"]), image_size=facts["image_size"], seed=0)
+        network.load_state_dict(load_file(weights), strict=facts.get("frozen") is None)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise StateError(f"{card}: does not describe {weights.name} ({error}).", "Scan again with --force.") from error
+    if (frozen := facts.get("frozen")) is not None:
+        _load_frozen_backbone(network, frozen, facts["backbone"], backbone_file or _own_weights(folder))
+    network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    curve = facts.get("calibration")
+    return SavedModel(
+        network=network,
+        image_size=facts["image_size"],
+        classes=facts["classes"],
+        statistics=(facts["mean"], facts["std"]),
+        flip=facts["flip"],
+        prior=facts["prior"],
+        beta=facts["beta"],
+        sieve_eps=facts["sieve_eps"],
+        base_rate=facts.get("base_rate"),
+        calibration=None if curve is None else (curve["log_probability"], curve["chance"]),
+        sha256=facts["sha256"],
+    )
+
+
+def _load_frozen_backbone(network: Network, frozen: dict[str, str], backbone: str, file: Path | None) -> None:
+    """Load the backbone that the head was trained on. Any other is refused."""
+    try:
+        file = file or weights_file(frozen["weights"], backbone) or Path()
+        same = sha256_of(file) == frozen["sha256"]
+    except (NoisesieveError, OSError) as error:
+        raise StateError(
+            f"The model's backbone, {frozen['weights']}, is missing: {error}",
+            "Put it back, or give its path: check --weights FILE.",
+        ) from error
+    if not same:
+        raise StateError(
+            f"{file}: not the backbone that the model's head was trained on.", "Give the right file with --weights."
+        )
+    load_backbone(network, file)
+
+
+def _own_weights(folder: Path) -> Path | None:
+    """Return the path of the user's own weights file when the run was made, or None."""
+    try:
+        return Path(json.loads((folder / "run.json").read_text(encoding="utf-8"))["location"]["weights"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _verify_card(card: Path) -> None:
+    """Refuse a model.json in a run folder that is not the one the run wrote."""
+    try:
+        mark = json.loads((card.parent / "run.json").read_text(encoding="utf-8"))["files"]["model.json"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # a model without a run folder
+    if card.exists() and sha256_of(card) != mark:
+        raise StateError(f"{card}: changed since the run wrote it.", "Scan again with --force.")

@@ -1,0 +1,61 @@
+"""The chart of test accuracy over the epochs."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.sax.saxutils import escape
+
+WIDTH, HEIGHT = 720, 420
+LEFT, RIGHT, TOP, BOTTOM = 70, 690, 60, 330
+AFTER, BASELINE, BEFORE = "#4477aa", "#cc6677", "#222222"  # distinguishable with every kind of colour vision
+_STYLE = (
+    "text{font:13px system-ui,sans-serif;fill:#222}.small{font-size:11px;fill:#555}.title{font-size:15px;"
+    "font-weight:600}.axis{stroke:#999;fill:none}.grid{stroke:#e5e5e5}"
+)
+
+
+def draw_accuracy(accuracy: dict[str, Any], title: str) -> str:
+    """Return an SVG: retraining, plain cross-entropy if it was trained, and the sieve's model as a horizontal line.
+
+    The horizontal axis is the share of the images trained on, since the epochs of the two differ in length.
+    """
+    curves = [("retrained", AFTER, accuracy["after_epochs"])]
+    if accuracy["baseline_epochs"] is not None:
+        curves.append(("plain cross-entropy, all rows", BASELINE, accuracy["baseline_epochs"]))
+    values = [value for _, _, curve in curves for value in curve] + [accuracy["before"]]
+    low = max(0.0, min(values) - 0.05)
+    high = min(1.0, max(values) + 0.02)
+
+    def point(share: float, value: float) -> str:
+        x = LEFT + share * (RIGHT - LEFT)
+        return f"{x:.1f} {BOTTOM - (value - low) / max(1e-9, high - low) * (BOTTOM - TOP):.1f}"
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
+        f'role="img" aria-label="Test accuracy over training"><style>{_STYLE}</style>',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+        f'<text class="title" x="{LEFT}" y="28">{escape(title)}: accuracy on {accuracy["test_rows"]:,} images</text>',
+    ]
+    for i in range(5):
+        value = low + (high - low) * i / 4
+        height = point(0, value).split()[1]
+        parts.append(f'<path class="grid" d="M{LEFT} {height}H{RIGHT}"/>')
+        parts.append(
+            f'<text class="small" text-anchor="end" x="{LEFT - 6}" y="{float(height) + 4:.1f}">{value:.3f}</text>'
+        )
+    parts.append(f'<path class="axis" d="M{LEFT} {TOP}V{BOTTOM}H{RIGHT}"/>')
+    parts.append(
+        f'<text class="small" text-anchor="end" x="{RIGHT}" y="{BOTTOM + 18}">from start to end of training</text>'
+    )
+    level = point(0, accuracy["before"]).split()[1]
+    parts.append(f'<path d="M{LEFT} {level}H{RIGHT}" stroke="{BEFORE}" stroke-dasharray="5 4"/>')
+    for _, colour, curve in curves:
+        path = "L".join(point((i + 1) / len(curve), value) for i, value in enumerate(curve))
+        parts.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
+    names = [(f"the sieve's model: {accuracy['before']:.3f}", BEFORE)]
+    names += [(f"{name}: {curve[-1]:.3f}", colour) for name, colour, curve in curves]
+    for i, (name, colour) in enumerate(names):
+        y = BOTTOM + 34 + 20 * i
+        parts.append(f'<rect x="{LEFT}" y="{y}" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text x="{LEFT + 18}" y="{y + 11}">{escape(name)}</text>')
+    return "\n".join([*parts, "</svg>\n"])

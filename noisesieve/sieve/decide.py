@@ -1,0 +1,58 @@
+"""Scores → Verdicts: the threshold, the rank and the corruption probability of every row."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from noisesieve.core.records import Bools, Ints, Scores, Verdicts
+from noisesieve.sieve.calibrate import by_transition, corruption_probability, suspect_disagreement
+from noisesieve.sieve.formulas import PAPER_EPS, ThresholdTerms, apply_threshold, margin, undecided
+
+BLOCK = 65_536  # rows at a time: the terms of a million rows and a thousand classes would not fit in memory
+
+
+def _apply_in_blocks(probs: Tensor, given: Tensor, prior: Tensor, beta: float, eps: float) -> ThresholdTerms:
+    parts = [
+        apply_threshold(p, y, prior=prior, beta=beta, eps=eps)
+        for p, y in zip(probs.split(BLOCK), given.split(BLOCK), strict=True)
+    ]
+    return ThresholdTerms(*(torch.cat([getattr(part, name.name) for part in parts]) for name in fields(ThresholdTerms)))
+
+
+def decide(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdicts:
+    """Apply the closed-form threshold once, to the averaged probabilities. Trusted rows are always clean."""
+    probs = torch.from_numpy(scores.probs)  # (N, K) float64
+    given = torch.from_numpy(labels)
+    trusted_rows = torch.from_numpy(trusted)
+    terms = _apply_in_blocks(probs, given, torch.from_numpy(scores.prior), scores.beta, eps)
+    paper = torch.cat([margin(p, y, PAPER_EPS) for p, y in zip(probs.split(BLOCK), given.split(BLOCK), strict=True)])
+    label_probs = probs.gather(1, given[:, None]).squeeze(1)
+    # Ranked by the probability of the given label, not by the margin, which is largest for undecided predictions.
+    order = np.lexsort((np.arange(len(labels)), -terms.margin.numpy(), label_probs.numpy()))
+    rank = np.empty(len(labels), dtype=np.int64)
+    rank[order] = np.arange(1, len(labels) + 1)
+    corrupted = terms.corrupted & ~trusted_rows
+    if scores.out_of_fold:
+        wrong = by_transition(probs, given, torch.from_numpy(order))
+    else:
+        disagree = torch.zeros_like(corrupted) if scores.disagree is None else torch.from_numpy(scores.disagree)
+        wrong = corruption_probability(
+            label_probs, corrupted, torch.from_numpy(order), disagreement=suspect_disagreement(disagree, corrupted)
+        )
+    return Verdicts(
+        loss=terms.loss.numpy(),
+        regularizer=terms.regularizer.numpy(),
+        regularized_loss=terms.regularized_loss.numpy(),
+        threshold=terms.threshold.numpy(),
+        margin=terms.margin.numpy(),
+        corrupted=corrupted.numpy(),
+        paper_corrupted=((paper >= 0) & ~trusted_rows).numpy(),
+        rank=rank,
+        label_probability=label_probs.numpy(),
+        corruption_probability=wrong.numpy(),
+        undecided=undecided(terms.margin),
+    )

@@ -1,0 +1,217 @@
+"""`evaluate`: figures that can be checked by hand, on reports of known content; `--plant` on a real run."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import noisesieve as ns
+from noisesieve.commands._open_run import settings_of_run
+from noisesieve.commands.evaluate import draw_flips
+from tests.conftest import QUICK_OPTIONS, SAMPLE, Run, few_digits, validate
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A part of the sample data and a quick run on it."""
+    home = tmp_path_factory.mktemp("evaluate")
+    data = few_digits(home / "digits", each=60)
+    return data, ns.scan(data, output=home / "run", cache_dir=home / "cache", **QUICK_OPTIONS).path.parent
+
+
+def test_every_figure_follows_from_the_report_and_the_truth(inside: Run, digits: tuple[Path, Path]) -> None:
+    done = inside("evaluate", digits[1], "--truth", SAMPLE / "truth.csv", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "entries belong to no row" in done.stderr  # the truth of all 1,797, the run of 600
+    found = json.loads(done.stdout)
+    validate(found, "evaluate")
+    frame = (
+        ns.read_report(digits[1])
+        .to_pandas()
+        .merge(__import__("pandas").read_csv(SAMPLE / "truth.csv", dtype=str), on="path", suffixes=("", "_true"))
+    )
+    wrong, flagged = frame["label"] != frame["label_true"], frame["verdict"] == "corrupted"
+    assert found["wrong"] == wrong.sum()
+    assert found["corrupted"]["precision"] == pytest.approx((wrong & flagged).sum() / flagged.sum())
+    assert found["clean"]["recall"] == pytest.approx((~wrong & ~flagged).sum() / (~wrong).sum())
+    assert found["paper"]["corrupted"]["flagged"] == (frame["paper_verdict"] == "corrupted").sum()
+    assert found["noise_rate"]["error"] == pytest.approx(
+        frame["corruption_probability"].mean() - wrong.mean(), abs=1e-6
+    )
+    first = frame.sort_values("rank").head(10)
+    assert found["precision_at"]["10"] == pytest.approx((first["label"] != first["label_true"]).mean())
+    assert sum(row["wanted"] for row in found["classes"]) == found["wrong"]
+    assert sum(row["flagged"] for row in found["classes"]) == found["corrupted"]["flagged"]
+    assert 0 <= found["calibration"]["ece"] <= 1
+    assert found["suggestions"]["right"] <= found["suggestions"]["made"]
+
+
+def test_the_table_fits_and_the_picture_is_drawn(inside: Run, digits: tuple[Path, Path]) -> None:
+    done = inside("evaluate", digits[1], "--truth", SAMPLE / "truth.csv")
+    assert done.returncode == 0, done.stderr
+    for word in ("precision", "recall", "average precision", "AUC", "calibration error", "noise rate", "given label"):
+        assert word in done.stdout
+    picture = digits[1] / "evaluation.svg"
+    assert max(len(line) for line in done.stdout.splitlines() if str(picture) not in line) <= 80
+    root = ET.fromstring(picture.read_text())
+    assert root.tag.endswith("svg")
+    assert len(root.findall(".//{http://www.w3.org/2000/svg}rect")) > 20  # both histograms
+    assert ns.read_report(digits[1])  # the run is untouched
+
+
+def test_a_truth_column_of_the_table_is_found_by_itself(inside: Run, colours: Path) -> None:
+    assert inside("inject", colours, "--noise", "symmetric", "--rate", "0.2", "-o", "n.csv").returncode == 0
+    quick = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK_OPTIONS.items() if name != "flip"]
+    done = inside("scan", "n.csv", "--root", colours, *quick, "--no-flip", "-o", "run")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(inside("evaluate", "run", "--json").stdout)
+    assert found["measured"] == 120
+    assert found["wrong"] > 5
+    named = json.loads(inside("evaluate", "run", "--truth-column", "true_label", "--json").stdout)
+    assert named == found
+    lost = inside("evaluate", "run", "--truth-column", "nothing")
+    assert lost.returncode == 2
+    assert "true_label" in lost.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("path,label\nnowhere.png,3\n", "none of its 1 entries"),
+        ("path,label\n0/0000.png,3\n0/0000.png,4\n", ":3:"),
+        ("file,label\n0/0000.png,3\n", "no column id or path"),
+        ("path,class\n0/0000.png,3\n", "no column true_label or label"),
+        ("path,label\n0/0000.png,\n", "none of its 0 entries"),
+        ("", "cannot be read"),
+    ],
+)
+def test_a_truth_that_does_not_fit_is_named(
+    inside: Run, digits: tuple[Path, Path], tmp_path: Path, content: str, says: str
+) -> None:
+    (tmp_path / "truth.csv").write_text(content)
+    done = inside("evaluate", digits[1], "--truth", tmp_path / "truth.csv")
+    assert done.returncode == 3, done.stderr
+    assert says in done.stderr
+
+
+def test_without_any_truth_the_next_step_is_said(inside: Run, digits: tuple[Path, Path]) -> None:
+    done = inside("evaluate", digits[1])
+    assert done.returncode == 2
+    assert "--truth" in done.stderr
+    both = inside("evaluate", digits[1], "--plant", "5%", "--truth", "x.csv")
+    assert both.returncode == 2
+    assert inside("evaluate", digits[1], "--plant", "0").returncode == 2
+
+
+def test_planted_flips_are_measured_on_the_rows_that_were_clean(inside: Run, digits: tuple[Path, Path]) -> None:
+    done = inside("evaluate", digits[1], "--plant", "5%", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    validate(found, "planted")
+    report = ns.read_report(digits[1])
+    clean = pc.equal(report.table["verdict"].cast(pa.string()), "clean").to_numpy()
+    assert found["planted"] == round(0.05 * clean.sum())
+    again = ns.read_report(found["run"])
+    chosen, labels = draw_flips(report, clean, share=0.05, seed=0)
+    before, after = report.table["label"].to_pylist(), again.table["label"].to_pylist()
+    changed = [i for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+    assert changed == chosen.tolist()
+    assert [after[i] for i in changed] == labels
+    assert again.facts["settings"]["wishes"] == report.facts["settings"]["wishes"]
+    low, high = found["recall_interval"]
+    assert low <= found["corrupted"]["recall"] <= high
+    shown = inside("evaluate", digits[1], "--plant", "5%")  # the second time it is there already
+    assert "planted flips were found: recall" in shown.stdout
+    assert "finished already" in shown.stderr
+
+
+def test_planting_finds_a_dataset_that_moved_and_refuses_one_that_changed(
+    digits: tuple[Path, Path], inside: Run, tmp_path: Path
+) -> None:
+    report = ns.read_report(digits[1])
+    assert settings_of_run(report, None).source.path == digits[0].resolve()
+    moved = few_digits(tmp_path / "moved", each=60)
+    assert settings_of_run(report, moved).source.path == moved
+    assert settings_of_run(report, moved).device == "cpu"
+    found = inside("evaluate", digits[1], "--plant", "5%", "--data", moved, "--json")
+    assert found.returncode == 0, found.stderr
+    other = few_digits(tmp_path / "other", each=10)
+    done = inside("evaluate", digits[1], "--plant", "10%", "--data", other)
+    assert done.returncode == 5
+    assert "changed since" in done.stderr
+
+
+def test_truth_is_read_as_labels_are_whatever_the_column_is_made_of() -> None:
+    from noisesieve.bench.truth import LabelledRows, find, texts
+    from noisesieve.core.errors import InputError
+    from noisesieve.core.progress import NullWatcher
+
+    assert texts(pa.chunked_array([pa.array([3.0, None, 4.0])]), "x") == ["3", None, "4"]
+    assert texts(pa.chunked_array([pa.array(["a", "", "b"]).dictionary_encode()]), "x") == ["a", None, "b"]
+    assert texts(pa.chunked_array([pa.array([1, 2])]), "x") == ["1", "2"]
+    for odd in (pa.array([0.5]), pa.array([[1]])):
+        with pytest.raises(InputError, match="holds no labels"):
+            texts(pa.chunked_array([odd]), "x")
+    rows = LabelledRows(["a", "b"], [None, None], ["y", "x"], pa.table({"gold": ["x", "y"]}))
+    assert find(rows, None, "gold", NullWatcher()) == ["x", "y"]
+
+
+def test_a_users_own_column_named_label_is_the_truth_and_not_the_given_label(inside: Run, colours: Path) -> None:
+    files = sorted(colours.rglob("*.png"))
+    lines = [
+        f"{f.parent.name}/{f.name},{f.parent.name if i % 9 else 'red'},{f.parent.name}" for i, f in enumerate(files)
+    ]
+    (colours / "in.csv").write_text("path,given,label\n" + "\n".join(lines) + "\n")
+    quick = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK_OPTIONS.items() if name != "flip"]
+    done = inside("scan", colours / "in.csv", "--label-column", "given", *quick, "--no-flip", "-o", "run", "-q")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(inside("evaluate", "run", "--truth-column", "label", "--json").stdout)
+    assert found["wrong"] == sum(line.split(",")[1] != line.split(",")[2] for line in lines) > 5
+
+
+def test_a_truth_of_other_classes_is_refused_and_a_few_strangers_are_named(
+    inside: Run, digits: tuple[Path, Path], tmp_path: Path
+) -> None:
+    import pandas as pd
+
+    truth = pd.read_csv(SAMPLE / "truth.csv", dtype=str)
+    truth.assign(label="digit " + truth["label"]).to_csv(tmp_path / "names.csv", index=False)
+    done = inside("evaluate", digits[1], "--truth", tmp_path / "names.csv")
+    assert done.returncode == 3
+    assert "no class of this dataset" in done.stderr
+    truth.assign(label=truth["label"] + ".0", id=range(len(truth))).to_csv(tmp_path / "gaps.csv", index=False)
+    plain = inside("evaluate", digits[1], "--truth", SAMPLE / "truth.csv", "-q")
+    assert inside("evaluate", digits[1], "--truth", tmp_path / "gaps.csv", "-q").stdout == plain.stdout
+    assert len(plain.stdout.splitlines()) == 1
+    truth.loc[0, "label"] = "eleven"
+    lines = [json.dumps({"path": f"./{row.path}", "label": row.label}) for row in truth.itertuples()]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    done = inside("evaluate", digits[1], "--truth", tmp_path / "t.jsonl", "-q")
+    assert done.returncode == 0, done.stderr
+    assert "'eleven'" in done.stderr
+
+
+def test_a_run_that_lost_a_class_proves_nothing_by_planting() -> None:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from noisesieve.cli.evaluate import _show_planted
+
+    share = {"flagged": 1, "right": 1, "wanted": 1, "precision": 1.0, "recall": 1.0, "f1": 1.0}
+    found = {
+        "corrupted": share,
+        "planted": 1,
+        "recall_interval": [0.2, 1.0],
+        "precision_interval": [0.2, 1.0],
+        "precision_at_own_rate": 1.0,
+        "lost_classes": ["cat"],
+    }
+    out = StringIO()
+    _show_planted(Console(file=out, width=80), found, quiet=True)
+    assert out.getvalue().startswith("DO NOT BELIEVE THIS")

@@ -1,0 +1,197 @@
+"""The frozen path as a user meets it: chosen by itself, cached, stopped, checked against, on its own body only."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+import torchvision
+
+import noisesieve as ns
+from noisesieve.pixels import cache
+from tests.conftest import COLOURS, Run, paint, validate
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Pictures of 64 px in three easy classes; six lie in the wrong folder, one is the same twice, one is broken."""
+    root = tmp_path / "photos"
+    for c, (name, colour) in enumerate(COLOURS.items()):
+        for i in range(20):
+            paint(root / name / f"{i}.png", colour, seed=100 * c + i, size=(64, 64))
+    for i in range(6):
+        paint(root / "red" / f"wrong{i}.png", COLOURS["blue"], seed=900 + i, size=(64, 64))
+    shutil.copy(root / "green/0.png", root / "green/0-again.png")
+    (root / "green/broken.png").write_bytes(b"\x89PNG no picture")
+    return root
+
+
+def test_photos_are_scanned_with_frozen_features_and_the_output_says_so(inside: Run, photos: Path) -> None:
+    done = inside("scan", photos, "-o", "run", "--no-review")
+    assert done.returncode == 0, done.stderr
+    assert "10 heads on frozen lite0 at 128 px" in done.stderr
+    assert "--weights none" in done.stderr
+    report = ns.read_report("run")
+    verdict = dict(zip(report.table["id"].to_pylist(), report.table["verdict"].to_pylist(), strict=True))
+    assert [name for name, said in verdict.items() if said == "corrupted"] == [f"red/wrong{i}.png" for i in range(6)]
+    assert verdict["green/broken.png"] == "unreadable"
+    validate(report.summary, "summary")
+    card = json.loads(Path("run/model.json").read_text())
+    validate(card, "model")
+    assert card["frozen"]["weights"] == "lite0"
+    assert Path("run/model.safetensors").stat().st_size < 100_000  # the head alone
+    again = inside("scan", photos, "-o", "run", "--no-review")
+    assert "finished already" in again.stderr
+
+
+def test_features_are_kept_by_content_and_weights(inside: Run, photos: Path, tmp_path: Path) -> None:
+    options = ("--no-review", "--cache-dir", tmp_path / "kept")
+    assert inside("scan", photos, "-o", "first", *options).returncode == 0
+    listed = json.loads(inside("cache", "--cache-dir", tmp_path / "kept", "--json").stdout)
+    validate(listed, "cache")
+    assert sorted(entry["kind"] for entry in listed["entries"]) == ["features", "pixels"]
+    assert {entry["pictures"] for entry in listed["entries"] if entry["kind"] == "features"} == {
+        66
+    }  # one is there twice
+    warm = inside("scan", photos, "-o", "second", *options)
+    assert "The features were in the cache." in warm.stderr
+    assert Path("first/report.parquet").read_bytes() == Path("second/report.parquet").read_bytes()
+    bare = inside("scan", photos, "-o", "third", "--no-review", "--no-cache")
+    assert bare.returncode == 0, bare.stderr
+    assert Path("first/report.parquet").read_bytes() == Path("third/report.parquet").read_bytes()
+    paint(photos / "blue/new.png", COLOURS["blue"], seed=77, size=(64, 64))
+    seen: list[int] = []
+    fill = cache.copy_known
+
+    def counted(source: cache.CacheEntry, target: cache.CacheEntry, item_bytes: int) -> cache.CacheEntry:
+        made = fill(source, target, item_bytes)
+        seen.append(made.status.count(cache.PENDING))
+        return made
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("noisesieve.learn.frozen.features.copy_known", counted)
+        assert inside("scan", photos, "-o", "fourth", *options).returncode == 0
+    assert seen == [1]  # only the new picture is looked at
+
+
+def test_a_stop_while_looking_keeps_what_was_seen(photos: Path, tmp_path: Path) -> None:
+    from noisesieve.commands.scan import scan
+    from noisesieve.core.errors import Stopped
+    from noisesieve.core.options import scan_settings
+    from noisesieve.core.progress import NullWatcher
+
+    class Impatient(NullWatcher):
+        def __init__(self) -> None:
+            self.looking = self.asked = False
+
+        def stage(self, name: str, total: int) -> None:
+            self.looking = name == "features"
+
+        def advance(self, done: int = 1, **facts: object) -> None:
+            self.asked = self.asked or self.looking
+
+    settings = scan_settings(photos, output=tmp_path / "run", cache_dir=tmp_path / "kept", review=False)
+    watcher = Impatient()
+    with pytest.raises(Stopped):
+        scan(settings, watcher=watcher, stop=lambda: Stopped("", exit_code=143) if watcher.asked else None)
+    (entry,) = [entry for entry in cache.entries(tmp_path / "kept") if entry.kind == "features"]
+    known = pq.read_table(tmp_path / "kept" / entry.name / "contents.parquet")["status"].to_pylist()
+    assert 0 < known.count("ok") < len(known)
+    scan(settings)
+    fresh = scan_settings(photos, output=tmp_path / "fresh", cache=False, review=False)
+    scan(fresh)
+    assert (tmp_path / "run/report.parquet").read_bytes() == (tmp_path / "fresh/report.parquet").read_bytes()
+
+
+def test_a_batch_is_checked_by_the_head_and_only_on_its_own_backbone(inside: Run, photos: Path, tmp_path: Path) -> None:
+    torch.save(torchvision.models.resnet18(weights=None).state_dict(), tmp_path / "mine.pth")
+    options = ("--weights", tmp_path / "mine.pth", "--freeze", "--no-review", "--image-size", "96")
+    done = inside("scan", photos, "-o", "run", *options)
+    assert done.returncode == 0, done.stderr
+    assert "heads on frozen resnet18 (mine.pth) at 96 px" in done.stderr
+    assert str(tmp_path) not in Path("run/report.parquet").read_bytes().decode("latin1")
+    batch = tmp_path / "batch"
+    for i in range(5):
+        paint(batch / "red" / f"{i}.png", COLOURS["red"], seed=500 + i, size=(64, 64))
+        paint(batch / "blue" / f"{i}.png", COLOURS["blue"], seed=600 + i, size=(64, 64))
+    assert inside("check", batch, "--model", "run").returncode == 0
+    paint(batch / "blue" / "no.png", COLOURS["red"], seed=700, size=(64, 64))
+    found = json.loads(inside("check", batch, "--model", "run", "--json").stdout)
+    assert found["corrupted"] == 1
+    (tmp_path / "mine.pth").rename(tmp_path / "moved.pth")
+    gone = inside("check", batch, "--model", "run")
+    assert gone.returncode == 5
+    assert "--weights" in gone.stderr
+    assert inside("check", batch, "--model", "run", "--weights", tmp_path / "moved.pth").returncode == 1
+    torch.manual_seed(5)
+    torch.save(torchvision.models.resnet18(weights=None).state_dict(), tmp_path / "mine.pth")
+    other = inside("check", batch, "--model", "run")
+    assert other.returncode == 5
+    assert "not the backbone" in other.stderr
+    assert inside("scan", photos, "-o", "run", *options).returncode == 5  # other weights make another run
+
+
+def test_fine_tuning_starts_from_the_file_and_moves_its_layers_less(inside: Run, photos: Path, tmp_path: Path) -> None:
+    weights = torchvision.models.resnet18(weights=None).state_dict()
+    torch.save(weights, tmp_path / "mine.pth")
+    quick = ("--epochs", "2", "--warmup-epochs", "1", "--sieve-start", "2", "--image-size", "72", "--lr", "0.001")
+    done = inside("scan", photos, "-o", "run", "--weights", tmp_path / "mine.pth", "--no-review", *quick)
+    assert done.returncode == 0, done.stderr
+    assert "resnet18 (mine.pth) at 72 px" in done.stderr
+    from safetensors.torch import load_file
+
+    tuned = load_file("run/model.safetensors")
+    change = (tuned["body.conv1.weight"] - weights["conv1.weight"]).norm() / weights["conv1.weight"].norm()
+    assert 0 < change < 0.05
+    card = json.loads(Path("run/model.json").read_text())
+    assert card["frozen"] is None
+    assert card["mean"] == pytest.approx([123.675, 116.28, 103.53])
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "words"),
+    [
+        (("--freeze", "--weights", "none"), 2, "nothing to freeze"),
+        (("--freeze", "--score-pass", "train"), 2, "--score-pass"),
+        (("--weights", "nowhere.pth"), 3, "no such file"),
+        (("--weights", ""), 2, "not the name of a file"),
+        (("--freeze", "--preset", "cifar"), 2, "--preset cifar"),
+        (("--weights", "imagenet", "--backbone", "resnet8"), 2, "none for resnet8"),
+        (("--weights", "lite0", "--backbone", "resnet18"), 2, "not for resnet18"),
+    ],
+)
+def test_nonsense_is_refused_before_anything_is_read(
+    inside: Run, photos: Path, options: tuple[str, ...], code: int, words: str
+) -> None:
+    done = inside("scan", photos, "-o", "run", *options)
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert not Path("run").exists()
+
+
+def test_a_bench_on_frozen_features_runs_every_method(inside: Run, photos: Path, tmp_path: Path) -> None:
+    (photos / "green/broken.png").unlink()
+    truth = tmp_path / "truth.csv"
+    lines = [f"{file.relative_to(photos)},{file.parent.name}" for file in sorted(photos.rglob("*.png"))]
+    wrong = ("wrong" in line for line in lines)
+    truth.write_text(
+        "path,label\n" + "\n".join(f"{x.split(',')[0]},blue" if bad else x for x, bad in zip(lines, wrong, strict=True))
+    )
+    done = inside("bench", photos, "--truth", truth, "--weights", "lite0", "--freeze", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    validate(found, "bench")
+    rows = {row["method"]: row for row in found["methods"]}
+    assert list(rows) == ["noisesieve", "paper", "ce", "ce-sieve", "aum", "knn", "cleanlab"]
+    assert rows["noisesieve"]["f1"] == rows["noisesieve"]["average_precision"] == 1.0
+
+
+def test_a_dry_run_and_a_doctor_know_what_would_be_done(inside: Run, photos: Path) -> None:
+    planned = json.loads(inside("scan", photos, "--dry-run", "--json").stdout)
+    validate(planned, "dry_run")
+    assert planned["recipe"]["frozen"]
+    assert "frozen lite0" in inside("doctor", photos).stdout

@@ -1,0 +1,455 @@
+"""`noisesieve scan` as a user sees it: what is printed, what is written, which code it exits with."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import noisesieve as ns
+from noisesieve.commands.scan import scan
+from noisesieve.core.errors import StateError, Stopped
+from noisesieve.core.options import scan_settings
+from noisesieve.core.progress import NullWatcher
+from tests.conftest import QUICK, QUICK_OPTIONS, REPOSITORY, SAMPLE, Run, paint, validate
+
+
+def test_a_scan_prints_its_findings_and_writes_the_run_folder(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
+    (colours / "red/0.png").rename(colours / "blue/900.png")  # a red picture among the blue ones
+    (colours / "green/broken.png").write_bytes(b"no picture")
+    done = noisesieve("scan", colours, *QUICK)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "work/noisesieve-runs/colours"
+    assert "labels look wrong" in done.stdout
+    assert "blue/900.png" in done.stdout
+    assert "green/broken.png: not an image of a supported format" in done.stderr
+    assert "auto: resnet8 at 16 px on cpu" in done.stderr
+    assert (
+        max(len(line) for line in done.stdout.splitlines() if "Written to" not in line and "  noisesieve" not in line)
+        <= 80
+    )
+    files = (
+        "course.parquet history.parquet model.json model.safetensors probabilities.parquet report.parquet review.html "
+        "run.json summary.json"
+    )
+    assert sorted(file.name for file in run.iterdir() if not file.name.startswith(".")) == files.split()
+    assert "noisesieve review" in done.stdout
+    assert "blue/900.png" in (run / "review.html").read_text()
+    for name in ("summary", "run", "model"):
+        validate(json.loads((run / f"{name}.json").read_text()), name)
+    assert json.loads((run / "run.json").read_text())["complete"] is True
+    worst = ns.read_report(run).corrupted.to_pylist()[0]
+    assert (worst["id"], worst["suggested_label"]) == ("blue/900.png", "red")
+    history = pq.read_table(run / "history.parquet").to_pydict()
+    assert history["epoch"] == list(range(1, 9))
+    assert history["phase"][:4] == ["warm-up"] * 4
+
+    again = noisesieve("scan", colours, *QUICK)
+    assert again.returncode == 0
+    assert "finished already" in again.stderr
+
+    other = noisesieve("scan", colours, *QUICK, "--seed", "7")
+    assert other.returncode == 5
+    assert "seed 0 (now 7)" in other.stderr
+    assert "--force" in other.stderr
+
+    paint(colours / "red/1.png", (9, 9, 9), seed=5)
+    (colours / "red/2.png").rename(colours / "green/2000.png")
+    changed = noisesieve("scan", colours, *QUICK)
+    assert changed.returncode == 5
+    assert "red/1.png: content changed" in changed.stderr
+    assert "red/2.png is gone" in changed.stderr
+
+    forced = noisesieve("scan", colours, *QUICK, "--force", "--json")
+    assert forced.returncode == 0
+    validate(json.loads(forced.stdout), "scan")
+
+    strict = noisesieve("scan", colours, *QUICK, "--strict", "-q")
+    assert strict.returncode == 3
+    assert strict.stdout.strip() == "noisesieve-runs/colours/report.parquet"
+    assert "Not every image can be read: 1 cannot" in strict.stderr
+
+    tampered = bytearray((run / "report.parquet").read_bytes())
+    tampered[len(tampered) // 2] ^= 1
+    (run / "report.parquet").write_bytes(tampered)
+    assert noisesieve("scan", colours, *QUICK).returncode == 5
+    with pytest.raises(StateError, match="changed since the run wrote it"):
+        ns.read_report(run)
+    (run / "run.json").write_text("[]")
+    damaged = noisesieve("scan", colours, *QUICK)
+    assert damaged.returncode == 5
+    assert "damaged" in damaged.stderr
+
+
+def test_a_reader_that_leaves_and_streams_that_are_full(colours: Path, tmp_path: Path) -> None:
+    def exit_code(redirection: str) -> int:
+        command = f"{sys.executable} -m noisesieve scan {colours} -o {tmp_path / 'run'} {' '.join(QUICK)} {redirection}"
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        command = f"set -o pipefail; {command}"
+        return subprocess.run(["bash", "-c", command], env=environment, timeout=120, check=False).returncode
+
+    assert exit_code("2>/dev/full >/dev/null") == 0
+    assert exit_code("2>/dev/null | head -1 >/dev/null") == 0
+    assert exit_code("2>/dev/null >/dev/full") == 4
+
+
+def test_a_forced_run_that_was_stopped_resumes(colours: Path, tmp_path: Path) -> None:
+    long = {"epochs": 3000, "warmup_epochs": 2000, "ramp_epochs": 10, "sieve_start": 2500, "flip": False}
+    settings = scan_settings(colours, output=tmp_path / "run", force=True, **long)
+    notes: list[str] = []
+
+    class Listener(NullWatcher):
+        def note(self, text: str) -> None:
+            notes.append(text)
+
+    for asked in (600, 300):  # questions until it is told to stop: some while the images are read, the rest a step each
+        answers = itertools.chain([None] * asked, itertools.repeat(Stopped("", exit_code=143)))
+        with pytest.raises(Stopped):
+            scan(settings, watcher=Listener(), stop=answers.__next__)
+    assert any("Resuming in epoch" in note for note in notes)
+
+
+def test_unreadable_rows_change_no_other_score(colours: Path, tmp_path: Path) -> None:
+    plain = ns.scan(colours, output=tmp_path / "plain", **QUICK_OPTIONS).to_pandas().set_index("id")
+    for i, name in enumerate(("red", "green", "blue")):
+        (colours / name / f"x{i}.png").write_bytes(b"")
+        big = paint(colours / name / f"truncated{i}.png", (5, 5, 5), size=(500, 500)).read_bytes()
+        (colours / name / f"truncated{i}.png").write_bytes(big[: len(big) // 2])
+    mixed = ns.scan(colours, output=tmp_path / "mixed", **QUICK_OPTIONS).to_pandas().set_index("id")
+    assert len(mixed) == len(plain) + 6
+    assert (mixed.verdict == "unreadable").sum() == 6
+    shared = mixed.loc[plain.index]
+    for column in ("loss", "margin", "threshold", "rank", "label_probability", "corruption_probability", "verdict"):
+        assert (shared[column].to_numpy() == plain[column].to_numpy()).all(), column
+
+
+def test_a_streamed_scan_is_the_cached_scan(colours: Path, tmp_path: Path) -> None:
+    options = {**QUICK_OPTIONS, "epochs": 5, "sieve_start": 5, "warmup_epochs": 3}
+    cached = ns.scan(colours, output=tmp_path / "cached", **options)
+    streamed = ns.scan(colours, output=tmp_path / "streamed", cache_budget=0, **options)
+    kept_nowhere = ns.scan(colours, output=tmp_path / "without", cache=False, **options)
+    assert cached.path.read_bytes() == streamed.path.read_bytes() == kept_nowhere.path.read_bytes()
+
+
+def test_a_table_is_scanned_with_its_columns(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
+    rows = ["file;class;annotator;ok"]
+    for name in ("red", "green", "blue"):
+        rows += [f"{name}/{i}.png;{name};{'ann' if i % 2 else 'bob'};{int(i < 5)}" for i in range(40)]
+    rows[1] = "red/0.png;blue;eve;1"  # wrong, but trusted
+    rows[10] = "red/9.png;green;ann;0"  # wrong
+    (colours / "labels.csv").write_text("\n".join(rows))
+    columns = ("--path-column", "file", "--label-column", "class", "--trusted-column", "ok")
+    done = noisesieve("scan", colours / "labels.csv", *QUICK, *columns, "-o", tmp_path / "run", "-q")
+    assert done.returncode == 0, done.stderr
+    frame = ns.read_report(tmp_path / "run").to_pandas()
+    assert frame.annotator[0] == "eve"
+    assert frame.source_line[0] == 2
+    assert frame.verdict[0] == "clean"
+    assert frame.verdict[9] == "corrupted"
+    assert frame.suggested_label[9] == "red"
+    assert ns.read_report(tmp_path / "run").facts["label_column"] == "class"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["nowhere"], 3, "no such file or folder"),
+        (["DATA", "--device", "cuda"], 2, "no CUDA device"),
+        (["DATA", "--epochs", "many"], 2, "--epochs"),
+        (["DATA", "--sieve-eps", "2"], 2, "--sieve-eps"),
+        (["DATA", "--preset", "imagenet"], 2, "auto, cifar, clothing1m"),
+        (["DATA", "--backbone", "vgg"], 2, "resnet8"),
+        (["DATA", "--max-time", "soon"], 2, "90s"),
+        (["DATA", "--cache-budget", "big"], 2, "20GB"),
+        (["DATA", "-o", "DATA/run"], 4, "inside the dataset"),
+        (["DATA", "-o", "DATA/red/0.png/run"], 4, ""),
+        (["DATA", "--split", "train"], 2, "no splits"),
+        (["DATA", "--bogus"], 2, "--bogus"),
+        (["DATA", "--seed", "99999999999999999999"], 2, "--seed"),
+        (["DATA", "--image-size", "100000"], 2, "--image-size"),
+        (["DATA", "--beta", "nan"], 2, "--beta"),
+        (["DATA", "--max-pixels", "0"], 2, "--max-pixels"),
+        (["DATA", "--trusted-column", "x"], 2, "--trusted-column is for tables"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_in_a_line(
+    noisesieve: Run, colours: Path, tmp_path: Path, arguments: list[str], code: int, words: str
+) -> None:
+    done = noisesieve("scan", *(argument.replace("DATA", str(colours)) for argument in arguments))
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert not (tmp_path / "work/noisesieve-runs").exists()
+
+
+def test_a_loss_that_is_not_finite_exits_with_6(noisesieve: Run, colours: Path) -> None:
+    done = noisesieve("scan", colours, *QUICK, "--lr", "1e30")
+    assert done.returncode == 6
+    assert "not finite in epoch 1, step" in done.stderr
+
+
+def test_scanning_the_working_folder_writes_beside_it(colours: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "noisesieve", "scan", ".", *QUICK, "-q"],
+        cwd=colours,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "noisesieve-runs/colours/report.parquet").exists()
+    assert sorted(entry.name for entry in colours.iterdir()) == ["blue", "green", "red"]
+
+
+def test_hostile_names_are_literal_on_the_terminal(noisesieve: Run, tmp_path: Path) -> None:
+    names = ["[/red]", "\x1b[31mred", "<script>alert(1)</script>", "=HYPERLINK(1)", "::error::x", "a|b", "007", "NA"]
+    for c, name in enumerate(names):
+        for i in range(12):
+            folder = tmp_path / "data" / name.replace("/", "∕")
+            paint(folder / f"{name.replace('/', '∕')}{i}.png", (c * 30, 255 - c * 30, (c * 90) % 255), seed=c * 99 + i)
+    done = noisesieve("scan", tmp_path / "data", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    for shown in ("[∕red]", "<script>alert(1)<∕script>", "=HYPERLINK(1)", "::error::x", "a|b", "\\x1b[31mred"):
+        assert shown in done.stdout
+    labels = set(ns.read_report(tmp_path / "work/noisesieve-runs/data").table["label"].to_pylist())
+    assert {"007", "NA", "\\x1b[31mred"} <= labels
+
+
+def test_every_naughty_string_can_be_a_label(shared_data: Path, tmp_path: Path) -> None:
+    strings = json.loads((shared_data / "hostile/naughty-strings.json").read_text())
+    labels = [s for s in dict.fromkeys(strings) if s and "," not in s and ";" not in s and "|" not in s][:200]
+    picture = paint(tmp_path / "x.png", (1, 2, 3))
+    lines = [json.dumps({"path": picture.name, "label": label}) for label in labels for _ in range(2)]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    options = {"epochs": 2, "warmup_epochs": 1, "ramp_epochs": 1, "sieve_start": 2, "flip": False}
+    found = ns.scan(tmp_path / "t.jsonl", output=tmp_path / "run", **options)
+    assert found.table["label"].to_pylist() == [label for label in labels for _ in range(2)]
+    assert found.summary["duplicates"]["with_different_labels"] == 1
+    assert all(row["low_evidence"] for row in found.summary["classes"])
+
+
+def test_options_come_from_flag_then_environment_then_file(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
+    home = tmp_path / "work"
+    home.mkdir()
+    (home / "noisesieve.toml").write_text("epochs = 9\n[scan]\nbatch-size = 20\nlr = 0.3\n")
+    done = noisesieve(
+        "scan", colours, "--dry-run", "--json", "--lr", "0.4", NOISESIEVE_BATCH_SIZE="24", NOISESIEVE_LR="0.5"
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    validate(found, "dry_run")
+    assert (found["recipe"]["epochs"], found["recipe"]["batch_size"], found["recipe"]["lr"]) == (9, 24, 0.4)
+    (home / "pyproject.toml").write_text("tool = 3\n")
+    (home / "noisesieve.toml").write_text("epohcs = 9\n")
+    assert noisesieve("scan", "--help").returncode == 0
+    wrong = noisesieve("scan", colours, "--dry-run")
+    assert wrong.returncode == 2
+    assert "epohcs" in wrong.stderr
+
+
+def test_closed_standard_streams_do_no_harm(colours: Path, tmp_path: Path) -> None:
+    command = f"{sys.executable} -m noisesieve scan {colours} -o {tmp_path / 'run'} {' '.join(QUICK)} 0<&- 1>&- 2>&-"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    assert subprocess.run(["bash", "-c", command], env=environment, timeout=120, check=False).returncode == 0
+    assert (tmp_path / "run/report.parquet").exists()
+
+
+def test_help_ends_in_an_example_that_runs(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
+    assert "Example: noisesieve scan ./dataset" in noisesieve("--help").stdout
+    text = noisesieve("scan", "--help").stdout
+    example = next(line for line in text.splitlines() if "Example:" in line).split("Example: noisesieve ")[1].split()
+    (tmp_path / "work/dataset").symlink_to(colours)
+    done = noisesieve(*example, *QUICK)
+    assert done.returncode == 0, done.stderr
+    for command in ("inject", "evaluate", "bench"):
+        text = noisesieve(command, "--help").stdout
+        example = text[text.index("Example: noisesieve ") :].split("Example: noisesieve ")[1].split("\n\n")[0].split()
+        if command == "evaluate":
+            rows = [f"{file.parent.name}/{file.name},red" for file in sorted(colours.rglob("*.png"))]
+            (tmp_path / "work/truth.csv").write_text("path,label\n" + "\n".join(rows) + "\n")
+        done = noisesieve(*example, *(QUICK if command == "bench" else ()))
+        assert done.returncode == 0, done.stderr
+    assert noisesieve("--version").stdout.strip() == f"noisesieve {ns.__version__}"
+
+
+def started(data: Path, home: Path, *options: str) -> subprocess.Popen[str]:
+    home.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "noisesieve", "scan", str(data), "-o", "run", "--no-flip", *options],
+        cwd=home,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for_checkpoint(run: Path, process: subprocess.Popen[str], count: int = 1) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        names = sorted(run.glob("checkpoint/*.ckpt"))
+        if names and int(names[-1].stem) >= count:
+            return
+        time.sleep(0.01)
+    out, err = process.communicate()
+    raise AssertionError(f"no checkpoint: {out}{err}")
+
+
+LONG = ("--epochs", "24", "--warmup-epochs", "12", "--ramp-epochs", "4", "--sieve-start", "15")
+
+
+def test_a_run_killed_at_any_time_resumes_to_the_same_bytes(colours: Path, tmp_path: Path) -> None:
+    undisturbed = started(colours, tmp_path / "a", *LONG)
+    _, err = undisturbed.communicate(timeout=240)
+    assert undisturbed.returncode == 0, err
+    for updates in (7, 40):  # in the warm-up, and again later
+        victim = started(colours, tmp_path / "b", *LONG)
+        wait_for_checkpoint(tmp_path / "b/run", victim, count=updates * 2)
+        victim.kill()
+        victim.communicate()
+        assert json.loads((tmp_path / "b/run/run.json").read_text())["complete"] is False
+    resumed = started(colours, tmp_path / "b", *LONG)
+    _, err = resumed.communicate(timeout=240)
+    assert resumed.returncode == 0, err
+    assert "Resuming in epoch" in err
+    assert (tmp_path / "a/run/report.parquet").read_bytes() == (tmp_path / "b/run/report.parquet").read_bytes()
+    assert not (tmp_path / "b/run/checkpoint").exists()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_a_checkpoint_and_its_own_code(colours: Path, tmp_path: Path, number: int, code: int) -> None:
+    process = started(colours, tmp_path / "a", *LONG)
+    wait_for_checkpoint(tmp_path / "a/run", process)
+    start = time.monotonic()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert time.monotonic() - start < 10
+    assert process.returncode == code
+    assert "Run the same command again to resume" in err
+    assert list((tmp_path / "a/run/checkpoint").glob("*.ckpt"))
+
+
+def test_max_time_stops_at_a_checkpoint(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
+    done = noisesieve("scan", colours, *LONG, "--epochs", "5000", "--max-time", "6s", "-o", tmp_path / "run")
+    assert done.returncode == 143
+    assert "--max-time is over" in done.stderr
+
+
+def test_a_second_process_is_refused_with_the_pid(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
+    first = started(colours, tmp_path / "work", *LONG, "--epochs", "5000")
+    wait_for_checkpoint(tmp_path / "work/run", first)
+    second = noisesieve("scan", colours, "-o", "run", "--no-flip", *LONG, "--epochs", "5000")
+    first.kill()
+    first.communicate()
+    assert second.returncode == 4
+    assert str(first.pid) in second.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_a_full_disk_is_refused_before_training(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=False, capture_output=True
+    ).returncode:
+        pytest.skip("this place allows no mounts")
+    try:
+        done = noisesieve("scan", colours, *QUICK, "-o", disk / "run")
+        assert done.returncode == 4
+        assert "free" in done.stderr
+        assert "warm-up" not in done.stderr
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_few_examples_and_many_classes_run_and_are_marked(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for c in range(60):
+        paint(tmp_path / f"data/class {c}/only.png", tuple(rng.integers(0, 255, 3)), seed=c)
+    found = ns.scan(tmp_path / "data", output=tmp_path / "run", **QUICK_OPTIONS)
+    assert found.to_pandas().low_evidence.all()
+    assert len(found.summary["classes"]) == 60
+
+
+def test_the_python_api_returns_the_report(colours: Path, tmp_path: Path) -> None:
+    found = ns.scan(str(colours), output=str(tmp_path / "run"), **QUICK_OPTIONS)
+    assert isinstance(found, ns.Report)
+    assert found.table.num_rows == len(found.to_pandas()) == 120
+    assert ns.read_report(tmp_path / "run").table.equals(found.table)
+
+
+@pytest.fixture(scope="module")
+def sample_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The README's scan, with default settings."""
+    run = tmp_path_factory.mktemp("sample") / "run"
+    ns.scan(SAMPLE / "digits", output=run, cache_dir=run.parent / "cache")
+    return run
+
+
+def precision_and_recall(run: Path) -> tuple[float, float]:
+    frame = ns.read_report(run).to_pandas()
+    with (SAMPLE / "truth.csv").open() as file:
+        truth = dict(line.strip().split(",") for line in file)
+    wrong = frame.label != frame.path.map(truth)
+    flagged = frame.verdict == "corrupted"
+    hits = (flagged & wrong).sum()
+    return hits / flagged.sum(), hits / wrong.sum()
+
+
+def test_the_default_scan_finds_the_planted_flips_of_the_sample_data(sample_run: Path) -> None:
+    precision, recall = precision_and_recall(sample_run)
+    assert precision >= 0.97
+    assert recall >= 0.90
+    assert not ns.read_report(sample_run).summary["training"]["flip"]  # a mirrored digit is another thing
+
+
+def torchrun(*arguments: object, home: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+            *("-m", "noisesieve", *map(str, arguments)),
+        ],
+        cwd=home,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_two_processes_agree_with_one(sample_run: Path, tmp_path: Path) -> None:
+    process = torchrun("scan", SAMPLE / "digits", "-o", tmp_path / "run", "-q", home=tmp_path)
+    _, err = process.communicate(timeout=400)
+    assert process.returncode == 0, err
+    one = ns.read_report(sample_run).to_pandas()
+    two = ns.read_report(tmp_path / "run").to_pandas()
+    assert (one.verdict == two.verdict).mean() >= 0.98
+    assert min(precision_and_recall(tmp_path / "run")) >= 0.9
+
+
+def test_when_a_rank_is_killed_all_end_and_the_run_resumes(colours: Path, tmp_path: Path) -> None:
+    arguments = ("scan", colours, "-o", tmp_path / "run", "--no-flip", *LONG)
+    process = torchrun(*arguments, "--epochs", "3000", home=tmp_path)
+    wait_for_checkpoint(tmp_path / "run", process, count=10)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    ranks = [pid for pid in children if b"noisesieve" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    start = time.monotonic()
+    os.kill(int(ranks[-1]), signal.SIGKILL)
+    process.communicate(timeout=60)
+    assert time.monotonic() - start < 30
+    assert process.returncode != 0
+    again = torchrun(*arguments, "--epochs", "3000", "--max-time", "15s", home=tmp_path)
+    _, err = again.communicate(timeout=90)
+    assert "Resuming in epoch" in err
