@@ -1,10 +1,10 @@
-"""noisesieve finds wrong labels in image datasets: one training run, a closed-form threshold, a report.
+"""noisesieve finds wrong labels in image datasets: confidence-regularized training, a closed-form threshold, a report.
 
     import noisesieve
     report = noisesieve.scan("./dataset")
     report.to_pandas()
 
-Importing this loads neither torch nor pandas; calling it does.
+Importing it does not load torch or pandas; calling it does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def scan(path: str | Path, **options: Any) -> Report:
-    """Scan a dataset and return its report; the run folder is written as by `noisesieve scan`.
+    """Scan a dataset and return its report. Writes a run folder, as `noisesieve scan` does.
 
     Options are those of the command line, with underscores: `output="run"`, `epochs=20`, `label_column="class"`.
     """
@@ -31,7 +31,7 @@ def scan(path: str | Path, **options: Any) -> Report:
 
 
 def read_report(path: str | Path) -> Report:
-    """Open the report of a finished run: its folder, or the report.parquet itself."""
+    """Open the report of a finished run: its folder, or a report.parquet."""
     from noisesieve.report import read_report as read
 
     return read(path)

@@ -23,9 +23,9 @@ RATE, SEED = 0.2, 0
 
 def main() -> None:
     digits = load_digits()
-    pictures = np.round(digits.images * (255 / 16)).astype(np.uint8)  # (1797, 8, 8), 0..16 → 0..255
+    images = np.round(digits.images * (255 / 16)).astype(np.uint8)  # (1797, 8, 8), 0..16 → 0..255
     truth = digits.target.astype(np.int64)
-    blobs = [_png(picture) for picture in pictures]
+    blobs = [_png(image) for image in images]
     at_32 = np.stack([decode(blob, size=32, max_pixels=64).pixels for blob in blobs])
     given = instance(at_32, truth, 10, rate=RATE, rng=np.random.default_rng(SEED))
 
@@ -46,9 +46,9 @@ def main() -> None:
     print("flips into class:", dict(enumerate(np.bincount(given[given != truth], minlength=10).tolist())))
 
 
-def _png(picture: np.ndarray) -> bytes:
+def _png(image: np.ndarray) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(picture).save(buffer, "PNG", optimize=True)
+    Image.fromarray(image).save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
 
 

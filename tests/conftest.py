@@ -31,7 +31,7 @@ QUICK_OPTIONS = {"epochs": 8, "warmup_epochs": 4, "ramp_epochs": 2, "sieve_start
 
 
 def paint(path: Path, colour: tuple[int, int, int], *, seed: int = 0, size: tuple[int, int] = (16, 16)) -> Path:
-    """A noisy picture of one colour: a class that a network tells apart in a few steps."""
+    """A noisy image of one colour: a class that a network tells apart in a few steps."""
     path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(seed).integers(-40, 40, (size[1], size[0], 3))
     Image.fromarray((np.array(colour) + noise).clip(0, 255).astype(np.uint8)).save(path)
@@ -43,7 +43,7 @@ COLOURS = {"red": (200, 40, 40), "green": (40, 200, 40), "blue": (40, 40, 200)}
 
 @pytest.fixture
 def colours(tmp_path: Path) -> Path:
-    """An image folder of three easy classes, 40 pictures each."""
+    """An image folder of three easy classes, 40 images each."""
     root = tmp_path / "colours"
     for c, (name, colour) in enumerate(COLOURS.items()):
         for i in range(40):
@@ -116,7 +116,7 @@ def inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 def few_digits(folder: Path, each: int) -> Path:
-    """A part of the sample data: the first pictures of every class."""
+    """A part of the sample data: the first images of every class."""
     for source in sorted((SAMPLE / "digits").iterdir()):
         target = folder / source.name
         target.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Run folders without a training: real pictures and files, scores that the test chooses."""
+"""Run folders without a training: real images and files, scores that the test chooses."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
     scores = Scores(probs, np.zeros(len(rows)), prior, 2.0, [], facts, margin_history=margin_history)
     verdicts = decide(scores, codes, eps=1e-2, trusted=np.zeros(len(rows), dtype=np.bool_))
     found = report.ReportInputs(index, file_facts, rows, classes, codes, scores, verdicts)
-    table = report.build(found)
+    table = report.build_table(found)
     identity = {**settings.identity(), "fingerprint": report.fingerprint(index, file_facts)}
     report.write_table(
         table,
@@ -58,7 +58,7 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
             "label_column": index.label_column,
         },
     )
-    report.write_margin_history(found, output / "course.parquet")
+    report.write_margin_history(found, output / "margin_history.parquet")
     write_json(output / "summary.json", report.summarize(table, classes=classes, undecided=0, facts=facts))
     location = {name: str(path.resolve()) for name, path in settings.source.location().items()}
     report.RunFolder(output).write(identity, complete=True, location=location)

@@ -20,7 +20,7 @@ def print_summary(out: Console, summary: dict[str, Any], folder: Path, *, truth:
     rate = summary["noise_rate"]
     out.print(
         plain_text(
-            f"{rate['corrupted']:,} of {rate['of']:,} labels look wrong: {rate['share']:.1%} "
+            f"{rate['corrupted']:,} of {rate['of']:,} labels are flagged: {rate['share']:.1%} "
             f"(95 % interval {rate['low']:.1%} to {rate['high']:.1%})",
             "bold",
         )
@@ -28,13 +28,13 @@ def print_summary(out: Console, summary: dict[str, Any], folder: Path, *, truth:
     if (estimate := summary["estimate"])["noise_rate"] is not None and rate["corrupted"]:
         out.print(
             plain_text(
-                f"About {estimate['wrong_suspects']:,.0f} of these are expected to prove wrong; "
+                f"About {estimate['wrong_suspects']:,.0f} of these are expected to be wrong; "
                 f"estimated noise rate {estimate['noise_rate']:.1%}"
             )
         )
     for line in _asides(summary):
         out.print(plain_text(line))
-    _section(out, "Noise by class, noisiest first", _classes(summary["classes"]))
+    _section(out, "Flagged by class, highest share first", _classes(summary["classes"]))
     if summary["confusions"]:
         _section(out, "Most frequent confusions", _confusions(summary["confusions"]))
     if summary["suspects"]:
@@ -78,7 +78,7 @@ def _classes(rows: list[dict[str, Any]]) -> Table:
     table = plain_table()
     for name, justify in (
         ("class", "left"),
-        ("wrong", "right"),
+        ("flagged", "right"),
         ("of", "right"),
         ("share", "right"),
         ("95 %", "right"),

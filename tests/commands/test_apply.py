@@ -34,8 +34,8 @@ def state(folder: Path) -> dict[str, bytes]:
 
 def test_a_folder_becomes_a_table_with_an_audit_log(inside: Run, run: Path, colours: Path, tmp_path: Path) -> None:
     before = state(colours)
-    said = write(tmp_path / "d.csv", "path,label\nred/0.png,green\nred/1.png,red\nblue/2.png,green\n")
-    done = inside("apply", run, said, "-o", tmp_path / "new.csv", "--json")
+    decisions = write(tmp_path / "d.csv", "path,label\nred/0.png,green\nred/1.png,red\nblue/2.png,green\n")
+    done = inside("apply", run, decisions, "-o", tmp_path / "new.csv", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     validate(found, "apply")
@@ -44,14 +44,14 @@ def test_a_folder_becomes_a_table_with_an_audit_log(inside: Run, run: Path, colo
     new = pd.read_csv(tmp_path / "new.csv", dtype=str)
     assert len(new) == 120
     labels = dict(zip(new["path"], new["label"], strict=True))
-    assert labels["colours/red/0.png"] == "green"  # the pictures lie below the new table
+    assert labels["colours/red/0.png"] == "green"  # the images lie below the new table
     assert labels["colours/red/1.png"] == "red"
     assert labels["colours/blue/2.png"] == "green"
     log = pd.read_csv(tmp_path / "new.audit.csv", dtype=str, keep_default_na=False)
     assert log["decision"].tolist() == ["relabel", "accept", "keep"]  # in the dataset's order
     assert log["old_label"].tolist() == ["blue", "red", "red"]
     assert log["new_label"].tolist() == ["green", "green", "red"]
-    assert log["place"].tolist() == [f"{said}:4", f"{said}:2", f"{said}:3"]
+    assert log["place"].tolist() == [f"{decisions}:4", f"{decisions}:2", f"{decisions}:3"]
     assert json.loads((tmp_path / "new.summary.json").read_text())["changed"] == 2
     assert state(colours) == before
     again = inside("scan", tmp_path / "new.csv", "--dry-run", "--json")
@@ -60,8 +60,8 @@ def test_a_folder_becomes_a_table_with_an_audit_log(inside: Run, run: Path, colo
 
 @pytest.mark.parametrize("how", ["copy", "link"])
 def test_a_folder_becomes_a_corrected_tree(how: str, inside: Run, run: Path, tmp_path: Path) -> None:
-    said = write(tmp_path / "d.csv", "id,decision,label\nred/0.png,accept,green\nred/1.png,unusable,\n")
-    done = inside("apply", run, said, "-o", tmp_path / "tree", "--tree", how)
+    decisions = write(tmp_path / "d.csv", "id,decision,label\nred/0.png,accept,green\nred/1.png,unusable,\n")
+    done = inside("apply", run, decisions, "-o", tmp_path / "tree", "--tree", how)
     assert done.returncode == 0, done.stderr
     assert "1 files got a row number" in done.stdout
     tree = tmp_path / "tree"
@@ -81,8 +81,8 @@ def test_a_split_folder_keeps_its_splits(inside: Run, tmp_path: Path) -> None:
             for i in range(3):
                 paint(tmp_path / f"d/{split}/{name}/{i}.png", (200 * c, 9, 9), seed=i)
     run = make_run(tmp_path / "d", tmp_path / "run", {"train/a/0.png": "b"}, split="train").path.parent
-    said = write(tmp_path / "d.csv", "id,label\ntrain/a/0.png,b\n")
-    assert inside("apply", run, said, "-o", tmp_path / "tree", "--tree", "copy").returncode == 0
+    decisions = write(tmp_path / "d.csv", "id,label\ntrain/a/0.png,b\n")
+    assert inside("apply", run, decisions, "-o", tmp_path / "tree", "--tree", "copy").returncode == 0
     assert (tmp_path / "tree/train/b/0-row0.png").exists()
     assert len(list((tmp_path / "tree/val").rglob("*.png"))) == 6  # what was not scanned is not lost
 
@@ -98,8 +98,8 @@ def test_a_csv_keeps_every_byte_but_the_labels(inside: Run, tmp_path: Path) -> N
         paint(tmp_path / f"{i}.png", (60 * i, 90, 10), seed=i)
     table = write(tmp_path / "t.csv", CSV)
     run = make_run(table, tmp_path / "run", {"1.png": "dog"}).path.parent
-    said = write(tmp_path / "d.csv", "path,label\n1.png,dog\n3.png,cat\n")
-    done = inside("apply", run, said, "-o", tmp_path / "new.csv")
+    decisions = write(tmp_path / "d.csv", "path,label\n1.png,dog\n3.png,cat\n")
+    done = inside("apply", run, decisions, "-o", tmp_path / "new.csv")
     assert done.returncode == 0, done.stderr
     expected = CSV.replace('1.png;"cat"', "1.png;dog").replace("3.png;dog", "3.png;cat")
     assert (tmp_path / "new.csv").read_bytes().decode() == expected
@@ -110,18 +110,18 @@ def test_a_csv_keeps_every_byte_but_the_labels(inside: Run, tmp_path: Path) -> N
     assert (tmp_path / "less.csv").read_bytes().decode() == "\r\n".join([lines[0], lines[3], lines[4], ""])
 
 
-def test_the_table_knows_where_its_pictures_are(inside: Run, colours: Path, tmp_path: Path) -> None:
+def test_the_table_knows_where_its_images_are(inside: Run, colours: Path, tmp_path: Path) -> None:
     names = sorted(path.relative_to(colours).as_posix() for path in colours.rglob("*.png"))
     table = tmp_path / "t.tsv"
     with table.open("w", newline="") as file:
         csv.writer(file, delimiter="\t").writerows([("path", "label"), *((n, n.split("/")[0]) for n in names)])
     run = make_run(table, tmp_path / "run", WRONG, root=colours).path.parent
-    said = write(tmp_path / "d.csv", "path,label\nred/0.png,green\n")
+    decisions = write(tmp_path / "d.csv", "path,label\nred/0.png,green\n")
     out = tmp_path / "elsewhere/new.tsv"
-    found = json.loads(inside("apply", run, said, "-o", out, "--json").stdout)
+    found = json.loads(inside("apply", run, decisions, "-o", out, "--json").stdout)
     assert Path(found["root"]) == colours.resolve()
     assert json.loads(inside("scan", out, "--root", found["root"], "--dry-run", "--json").stdout)["examples"] == 120
-    wrong = inside("apply", run, said, "-o", tmp_path / "new.csv")
+    wrong = inside("apply", run, decisions, "-o", tmp_path / "new.csv")
     assert wrong.returncode == 2
     assert ".tsv" in wrong.stderr
 
@@ -133,20 +133,20 @@ def test_jsonl_keeps_its_lines_and_the_types_of_its_labels(inside: Run, tmp_path
         lines.append(f'{{"path": "{i}.png",  "label": {i % 2}, "tags": ["a", {i}]}}\n')
     write(tmp_path / "t.jsonl", "".join(lines))
     run = make_run(tmp_path / "t.jsonl", tmp_path / "run", {"0.png": "1"}).path.parent
-    said = write(tmp_path / "d.csv", "path,label,decision\n0.png,1,accept\n2.png,,unusable\n")
-    assert inside("apply", run, said, "-o", tmp_path / "new.jsonl").returncode == 0
+    decisions = write(tmp_path / "d.csv", "path,label,decision\n0.png,1,accept\n2.png,,unusable\n")
+    assert inside("apply", run, decisions, "-o", tmp_path / "new.jsonl").returncode == 0
     new = (tmp_path / "new.jsonl").read_text().splitlines(keepends=True)
     assert json.loads(new[0]) == {"path": "0.png", "label": 1, "tags": ["a", 0]}
     assert new[1:] == [lines[1], lines[3]]
     odd = write(tmp_path / "o.csv", "path,label\n0.png,one\n")
     done = inside("apply", run, odd, "--new-classes", "-o", tmp_path / "odd.jsonl")
     assert done.returncode == 3
-    assert "no int" in done.stderr
+    assert "not of type int" in done.stderr
     assert not (tmp_path / "odd.jsonl").exists()
 
 
 @pytest.mark.parametrize("kind", ["string", "int", "dictionary", "classlabel"])
-def test_parquet_keeps_its_schema_its_metadata_and_its_pictures(
+def test_parquet_keeps_its_schema_its_metadata_and_its_images(
     kind: str, inside: Run, colours: Path, tmp_path: Path
 ) -> None:
     files = sorted(colours.rglob("*.png"))
@@ -171,10 +171,10 @@ def test_parquet_keeps_its_schema_its_metadata_and_its_pictures(
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=50)
     green, red = ("1", "2") if kind == "int" else ("green", "red")
     run = make_run(tmp_path / "t.parquet", tmp_path / "run", {"0": green}).path.parent
-    said = write(
+    decisions = write(
         tmp_path / "d.csv", f"id,label,decision\n0,{green},accept\n1,,unusable\n119,{red},keep\n60,{red},relabel\n"
     )
-    done = inside("apply", run, said, "-o", tmp_path / "new.parquet")
+    done = inside("apply", run, decisions, "-o", tmp_path / "new.parquet")
     assert done.returncode == 0, done.stderr
     new = pq.read_table(tmp_path / "new.parquet")
     assert new.schema.equals(table.schema)
@@ -191,11 +191,11 @@ def test_parquet_keeps_its_schema_its_metadata_and_its_pictures(
 
 
 def test_every_problem_is_named_and_nothing_is_written(inside: Run, run: Path, tmp_path: Path) -> None:
-    said = write(
+    decisions = write(
         tmp_path / "d.csv",
         "path,label\nred/0.png,green\nred/0.png,blue\nred/nobody.png,red\nred/1.png,yellow\nblue/2.png,red\n",
     )
-    done = inside("apply", run, said, "-o", tmp_path / "new.csv")
+    done = inside("apply", run, decisions, "-o", tmp_path / "new.csv")
     assert done.returncode == 3
     for text in ("'red/0.png': 'green' in", "d.csv:2, and 'blue' in", "'red/nobody.png' is not in the run", "'yellow'"):
         assert text in done.stderr
@@ -220,7 +220,7 @@ def test_stale_decisions_are_refused(inside: Run, run: Path, colours: Path, tmp_
     good = write(tmp_path / "g.csv", f"id,sha256,given,decision,label\nred/0.png,{sha},red,accept,green\n")
     other = write(tmp_path / "o.csv", f"id,sha256,given,decision,label\nred/0.png,{'0' * 64},red,accept,green\n")
     given = write(tmp_path / "l.csv", f"id,sha256,given,decision,label\nred/0.png,{sha},blue,accept,green\n")
-    for file, text in ((other, "another picture"), (given, "was 'blue' then, and is 'red'")):
+    for file, text in ((other, "another image"), (given, "was 'blue' then, and is 'red'")):
         done = inside("apply", run, file, "-o", tmp_path / "new.csv")
         assert done.returncode == 5
         assert text in done.stderr
@@ -235,10 +235,10 @@ def test_stale_decisions_are_refused(inside: Run, run: Path, colours: Path, tmp_
 
 
 def test_suggestions_are_taken_above_a_probability_and_marked(inside: Run, run: Path, tmp_path: Path) -> None:
-    said = write(tmp_path / "d.csv", "path,label\nred/0.png,red\n")
-    done = inside("apply", run, said, "--accept-above", "0", "-o", tmp_path / "new.csv")
+    decisions = write(tmp_path / "d.csv", "path,label\nred/0.png,red\n")
+    done = inside("apply", run, decisions, "--accept-above", "0", "-o", tmp_path / "new.csv")
     assert done.returncode == 0, done.stderr
-    assert "2 of these nobody has looked at" in done.stdout
+    assert "2 of these were accepted by --accept-above" in done.stdout
     log = pd.read_csv(tmp_path / "new.audit.csv").set_index("id")
     assert log.loc["red/0.png", "decision"] == "keep"  # a person's word is not overruled
     assert log.loc["red/1.png", ["decision", "new_label", "source", "by"]].tolist() == [
@@ -274,11 +274,11 @@ def test_a_label_studio_export_comes_back(inside: Run, run: Path, tmp_path: Path
     frame.to_csv(tmp_path / "ls.csv", index=False)
     done = inside("apply", run, tmp_path / "ls.csv", "-o", tmp_path / "lsnew.csv", "--json")
     assert json.loads(done.stdout)["decided"] == 3
-    torn = json.loads(full.read_text())
-    second = json.loads(json.dumps(torn[0]["annotations"][0]))
+    conflicting = json.loads(full.read_text())
+    second = json.loads(json.dumps(conflicting[0]["annotations"][0]))
     second["result"][0]["value"]["choices"] = ["blue"]
-    torn[0]["annotations"].append(second)
-    done = inside("apply", run, write(tmp_path / "torn.json", json.dumps(torn)), "-o", tmp_path / "torn.csv")
+    conflicting[0]["annotations"].append(second)
+    done = inside("apply", run, write(tmp_path / "torn.json", json.dumps(conflicting)), "-o", tmp_path / "torn.csv")
     assert done.returncode == 3
     assert "'green' by ann@x.org in" in done.stderr
     assert "task 10" in done.stderr
@@ -335,11 +335,11 @@ def test_a_file_that_is_no_decisions_is_refused(
 def test_nothing_overwrites_the_dataset_or_an_earlier_result(
     inside: Run, run: Path, colours: Path, tmp_path: Path
 ) -> None:
-    said = write(tmp_path / "d.csv", "path,label\nred/0.png,green\n")
-    assert inside("apply", run, said, "-o", colours / "new.csv").returncode == 4
-    assert inside("apply", run, said, "-o", tmp_path / "new.csv").returncode == 0
-    assert inside("apply", run, said, "-o", tmp_path / "new.csv").returncode == 4
-    assert inside("apply", run, said, "-o", tmp_path / "new.csv", "--force").returncode == 0
+    decisions = write(tmp_path / "d.csv", "path,label\nred/0.png,green\n")
+    assert inside("apply", run, decisions, "-o", colours / "new.csv").returncode == 4
+    assert inside("apply", run, decisions, "-o", tmp_path / "new.csv").returncode == 0
+    assert inside("apply", run, decisions, "-o", tmp_path / "new.csv").returncode == 4
+    assert inside("apply", run, decisions, "-o", tmp_path / "new.csv", "--force").returncode == 0
 
 
 def test_spreadsheet_quotes_come_off_again(inside: Run, tmp_path: Path) -> None:
@@ -366,14 +366,14 @@ def test_a_path_that_is_listed_twice_must_be_decided_by_id(inside: Run, tmp_path
         paint(tmp_path / f"{i}.png", (60 * i, 90, 10), seed=i)
     table = write(tmp_path / "t.csv", "path,label\n0.png,a\n1.png,a\n2.png,b\n3.png,b\n0.png,b\n")
     run = make_run(table, tmp_path / "run", {"0.png#4": "a"}).path.parent
-    for text, said in (
+    for text, decisions in (
         ("path,label\n0.png,a\n", "more than once"),
         ("id,path,label\n1.png,2.png,a\n", "different rows"),
-        ("id,decision,label\n1.png,keep,b\n", "is kept, and called 'b'"),
+        ("id,decision,label\n1.png,keep,b\n", "is kept, but labelled 'b'"),
     ):
         done = inside("apply", run, write(tmp_path / "d.csv", text), "-o", tmp_path / "new.csv")
         assert done.returncode == 3
-        assert said in done.stderr
+        assert decisions in done.stderr
     by_id = write(tmp_path / "d.csv", "id,path,label\n0.png#4,0.png,a\n")
     assert inside("apply", run, by_id, "-o", tmp_path / "new.csv").returncode == 0
     assert (tmp_path / "new.csv").read_text().splitlines()[-1] == "0.png,a"
@@ -382,9 +382,9 @@ def test_a_path_that_is_listed_twice_must_be_decided_by_id(inside: Run, tmp_path
 def test_a_failure_on_the_way_leaves_nothing(
     inside: Run, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = write(tmp_path / "d.csv", "path,label\nred/0.png,green\n")
+    decisions = write(tmp_path / "d.csv", "path,label\nred/0.png,green\n")
     (tmp_path / "x.audit.csv").mkdir()
-    assert inside("apply", run, said, "-o", tmp_path / "x.csv", "--force").returncode == 4
+    assert inside("apply", run, decisions, "-o", tmp_path / "x.csv", "--force").returncode == 4
     assert not (tmp_path / "x.csv").exists()
     old = Path.replace
 
@@ -394,7 +394,7 @@ def test_a_failure_on_the_way_leaves_nothing(
         return old(self, target)
 
     monkeypatch.setattr(Path, "replace", full)
-    assert inside("apply", run, said, "-o", tmp_path / "new.csv").returncode == 4
+    assert inside("apply", run, decisions, "-o", tmp_path / "new.csv").returncode == 4
     assert not (tmp_path / "new.csv").exists()
     assert not (tmp_path / "new.audit.csv").exists()
 
@@ -404,8 +404,8 @@ def test_odd_cells_survive_in_a_changed_row(inside: Run, tmp_path: Path) -> None
         paint(tmp_path / f"{i}.png", (60 * i, 90, 10), seed=i)
     text = 'path,label,note\n0.png,a,x\n1.png,b,"x\ry"\n2.png,a,"u\u2028v"\n3.png,b,"two\nlines"'
     run = make_run(write(tmp_path / "t.csv", text), tmp_path / "run", {"1.png": "a"}).path.parent
-    said = write(tmp_path / "d.csv", "path,label\n1.png,a\n2.png,b\n3.png,a\n")
-    assert inside("apply", run, said, "-o", tmp_path / "new.csv").returncode == 0
+    decisions = write(tmp_path / "d.csv", "path,label\n1.png,a\n2.png,b\n3.png,a\n")
+    assert inside("apply", run, decisions, "-o", tmp_path / "new.csv").returncode == 0
     expected = text.replace("1.png,b", "1.png,a").replace("2.png,a", "2.png,b").replace("3.png,b", "3.png,a")
     assert pd.read_csv(tmp_path / "new.csv").equals(pd.read_csv(write(tmp_path / "e.csv", expected)))
     assert inside("export", run, "--to", "csv", "--only", "all", "-o", tmp_path / "all.csv").returncode == 0
@@ -417,8 +417,8 @@ def test_truth_values_and_numbers_without_a_name_stay_what_they_are(inside: Run,
         paint(tmp_path / f"{i}.png", (60 * i, 90, 10), seed=i)
     lines = [f'{{"path": "{i}.png", "label": {str(i < 2).lower()}}}\n' for i in range(4)]
     run = make_run(write(tmp_path / "t.jsonl", "".join(lines)), tmp_path / "run").path.parent
-    said = write(tmp_path / "d.csv", "path,label\n0.png,false\n")
-    done = inside("apply", run, said, "-o", tmp_path / "new.jsonl")
+    decisions = write(tmp_path / "d.csv", "path,label\n0.png,false\n")
+    done = inside("apply", run, decisions, "-o", tmp_path / "new.jsonl")
     assert done.returncode == 0, done.stderr
     assert json.loads((tmp_path / "new.jsonl").read_text().splitlines()[0])["label"] is False
 
@@ -426,15 +426,15 @@ def test_truth_values_and_numbers_without_a_name_stay_what_they_are(inside: Run,
     table = pa.table({"path": [f"{i}.png" for i in range(4)], "label": [0, 1, -1, 0]})
     pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(names)}), tmp_path / "t.parquet")
     run = make_run(tmp_path / "t.parquet", tmp_path / "run2").path.parent
-    said = write(tmp_path / "d.csv", "path,label\n0.png,1\n")  # a -1 has no name, so numbers are numbers
-    assert inside("apply", run, said, "-o", tmp_path / "other.parquet").returncode == 0
+    decisions = write(tmp_path / "d.csv", "path,label\n0.png,1\n")  # a -1 has no name, so numbers are numbers
+    assert inside("apply", run, decisions, "-o", tmp_path / "other.parquet").returncode == 0
     assert pq.read_table(tmp_path / "other.parquet")["label"].to_pylist() == [1, 1, -1, 0]
 
 
 @pytest.mark.parametrize("label", ["x/y", ".hid", ".", "..", "n\\x00l"])
 def test_a_new_class_must_be_a_visible_folder(label: str, inside: Run, run: Path, tmp_path: Path) -> None:
-    said = write(tmp_path / "d.csv", f"path,label\nred/0.png,{label}\n")
-    done = inside("apply", run, said, "--new-classes", "--tree", "copy", "-o", tmp_path / "tree")
+    decisions = write(tmp_path / "d.csv", f"path,label\nred/0.png,{label}\n")
+    done = inside("apply", run, decisions, "--new-classes", "--tree", "copy", "-o", tmp_path / "tree")
     assert done.returncode == 3
     assert not (tmp_path / "tree").exists()
 
@@ -446,8 +446,8 @@ def test_the_next_command_names_the_tables_own_columns(inside: Run, colours: Pat
         csv.writer(file).writerows([("file", "class"), *((n, n.split("/")[0]) for n in names)])
     options = {"root": colours, "path_column": "file", "label_column": "class"}
     run = make_run(table, tmp_path / "run", WRONG, **options).path.parent
-    said = write(tmp_path / "d.csv", "path,label\nred/0.png,green\n")
-    found = json.loads(inside("apply", run, said, "-o", tmp_path / "new.csv", "--json").stdout)
+    decisions = write(tmp_path / "d.csv", "path,label\nred/0.png,green\n")
+    found = json.loads(inside("apply", run, decisions, "-o", tmp_path / "new.csv", "--json").stdout)
     done = inside("scan", tmp_path / "new.csv", *found["scan"], "--dry-run", "--json")
     assert done.returncode == 0, done.stderr
 

@@ -66,7 +66,7 @@ def test_the_answer_does_not_depend_on_which_methods_run_beside(
         (("--methods", "magic", "--truth", SAMPLE / "truth.csv"), 2, "noisesieve, paper, ce"),
         ((), 2, "--truth"),
         (("--truth", "nowhere.csv"), 3, "nowhere.csv"),
-        (("--truth", SAMPLE / "truth.csv", "-o", SAMPLE / "truth.csv/b.json"), 4, "cannot be written"),
+        (("--truth", SAMPLE / "truth.csv", "-o", SAMPLE / "truth.csv/b.json"), 4, "is not writable"),
         (("--truth", SAMPLE / "truth.csv", "--methods", ","), 2, "--methods is empty"),
     ],
 )

@@ -15,7 +15,7 @@ from tests.conftest import Run, few_digits, paint, validate
 
 
 def photo(path: Path, seed: int) -> Path:
-    """A smooth picture of its own, as photos are."""
+    """A smooth image of its own, as photos are."""
     path.parent.mkdir(parents=True, exist_ok=True)
     rough = np.random.default_rng(seed).integers(0, 255, (6, 6, 3), dtype=np.uint8)
     Image.fromarray(rough).resize((96, 96), Image.Resampling.BICUBIC).save(path)
@@ -30,10 +30,10 @@ def test_every_kind_of_trouble_is_named(inside: Run, tmp_path: Path) -> None:
     photo(data / "rare/0.png", seed=5)
     (data / ".hidden").mkdir()
     (data / "empty").mkdir()
-    (data / "dog/broken.png").write_bytes(b"no picture")
+    (data / "dog/broken.png").write_bytes(b"no image")
     shutil.copy(data / "dog/0.png", data / "dog/copy.png")
     shutil.copy(data / "dog/1.png", data / "Cat/copy.png")
-    with Image.open(data / "dog/2.png") as image:  # the same picture again, smaller and squeezed through JPEG
+    with Image.open(data / "dog/2.png") as image:  # the same image again, smaller and squeezed through JPEG
         image.resize((64, 64)).save(data / "cat/alike.jpg", quality=80)
     Image.new("RGB", (2000, 40), (9, 90, 9)).save(data / "dog/strip.png")
     done = inside("doctor", data, "--json")
@@ -61,7 +61,7 @@ def test_every_kind_of_trouble_is_named(inside: Run, tmp_path: Path) -> None:
     assert kinds["shapes"]["examples"] == ["dog/strip.png: 2000x40"]
     assert found["estimate"]["seconds"] > 0
     text = inside("doctor", data).stdout
-    assert "A scan here would be" in text
+    assert "Plan of a scan on this machine" in text
     strict = inside("doctor", data, "--strict", "-q")
     assert strict.returncode == 3
     assert "similar names" in strict.stderr
@@ -73,7 +73,7 @@ def test_a_sound_dataset_is_called_so(inside: Run, tmp_path: Path) -> None:
             photo(tmp_path / f"data/{label}/{i}.png", seed=hash((label, i)) % 2**31)
     done = inside("doctor", tmp_path / "data", "--strict")
     assert done.returncode == 0, done.stderr
-    assert "nothing odd" in done.stdout
+    assert "no findings" in done.stdout
 
 
 @pytest.mark.parametrize(

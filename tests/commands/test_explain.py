@@ -22,7 +22,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return ns.scan(data, output=home / "run", cache_dir=home / "cache", **QUICK_OPTIONS).path.parent
 
 
-def test_the_arithmetic_the_course_and_the_neighbours_of_a_suspect(inside: Run, digits: Path) -> None:
+def test_the_terms_the_margin_history_and_the_neighbours_of_a_suspect(inside: Run, digits: Path) -> None:
     suspect = ns.read_report(digits).corrupted.to_pylist()[0]
     done = inside("explain", digits, suspect["id"], "--json")
     assert done.returncode == 0, done.stderr
@@ -31,7 +31,7 @@ def test_the_arithmetic_the_course_and_the_neighbours_of_a_suspect(inside: Run, 
     assert found["loss"] + found["regularizer"] == pytest.approx(found["regularized_loss"])
     assert found["regularized_loss"] - found["threshold"] == pytest.approx(found["margin"])
     assert found["loss"] == pytest.approx(-math.log(found["label_probability"] + found["sieve_eps"]), rel=1e-5)
-    margin_history = found["course"]
+    margin_history = found["margin_history"]
     assert (
         margin_history["last_epoch"] - margin_history["first_epoch"] + 1 == len(margin_history["margins"]) == 4
     )  # epochs 5 to 8
@@ -58,7 +58,7 @@ def test_people_read_a_sentence_a_line_of_arithmetic_and_a_sparkline(inside: Run
     done = inside("explain", digits, clean)
     assert "< α" in done.stdout
     assert ": clean" in done.stdout
-    assert "is what the network sees" in done.stdout or "still fits better" in done.stdout
+    assert "is also the predicted class" in done.stdout or "still fits better" in done.stdout
 
 
 def test_a_row_is_found_by_number_and_a_typo_gets_a_proposal(inside: Run, digits: Path) -> None:
@@ -73,17 +73,17 @@ def test_a_row_is_found_by_number_and_a_typo_gets_a_proposal(inside: Run, digits
 
 
 def test_unreadable_rows_and_lost_datasets_are_explained_too(inside: Run, colours: Path, tmp_path: Path) -> None:
-    (colours / "green/broken.png").write_bytes(b"no picture")
+    (colours / "green/broken.png").write_bytes(b"no image")
     run = make_run(colours, tmp_path / "run", {"red/0.png": "green"}).path.parent
     done = inside("explain", run, "green/broken.png")
     assert "not an image" in done.stdout
     colours.rename(colours.with_name("gone"))
     done = inside("explain", run, "red/0.png", "--json")
     assert done.returncode == 0, done.stderr
-    assert "Without the pictures" in done.stderr
+    assert "Similar images are left out" in done.stderr
     found = json.loads(done.stdout)
     assert (found["neighbours"], found["file"]) == (None, None)
-    assert found["course"]["margins"] == [1.0, 1.0, 1.0]
+    assert found["margin_history"]["margins"] == [1.0, 1.0, 1.0]
 
 
 def test_a_model_that_was_tampered_with_is_not_used(inside: Run, digits: Path, tmp_path: Path) -> None:

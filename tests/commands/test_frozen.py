@@ -26,7 +26,7 @@ def photos(tmp_path: Path) -> Path:
     for i in range(6):
         paint(root / "red" / f"wrong{i}.png", COLOURS["blue"], seed=900 + i, size=(64, 64))
     shutil.copy(root / "green/0.png", root / "green/0-again.png")
-    (root / "green/broken.png").write_bytes(b"\x89PNG no picture")
+    (root / "green/broken.png").write_bytes(b"\x89PNG no image")
     return root
 
 
@@ -75,7 +75,7 @@ def test_features_are_kept_by_content_and_weights(inside: Run, photos: Path, tmp
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("noisesieve.learn.frozen.features.copy_known", counted)
         assert inside("scan", photos, "-o", "fourth", *options).returncode == 0
-    assert seen == [1]  # only the new picture is looked at
+    assert seen == [1]  # only the new image is looked at
 
 
 def test_a_stop_while_looking_keeps_what_was_seen(photos: Path, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_stop_while_looking_keeps_what_was_seen(photos: Path, tmp_path: Path) 
     watcher = Impatient()
     with pytest.raises(Stopped):
         scan(settings, watcher=watcher, stop=lambda: Stopped("", exit_code=143) if watcher.asked else None)
-    (entry,) = [entry for entry in cache.entries(tmp_path / "kept") if entry.kind == "features"]
+    (entry,) = [entry for entry in cache.list_entries(tmp_path / "kept") if entry.kind == "features"]
     known = pq.read_table(tmp_path / "kept" / entry.name / "contents.parquet")["status"].to_pylist()
     assert 0 < known.count("ok") < len(known)
     scan(settings)
@@ -155,7 +155,7 @@ def test_fine_tuning_starts_from_the_file_and_moves_its_layers_less(inside: Run,
 @pytest.mark.parametrize(
     ("options", "code", "words"),
     [
-        (("--freeze", "--weights", "none"), 2, "nothing to freeze"),
+        (("--freeze", "--weights", "none"), 2, "no pretrained weights to freeze"),
         (("--freeze", "--score-pass", "train"), 2, "--score-pass"),
         (("--weights", "nowhere.pth"), 3, "no such file"),
         (("--weights", ""), 2, "not the name of a file"),

@@ -39,13 +39,13 @@ def test_flips_of_a_folder_are_counted_and_readable(inside: Run, tmp_path: Path,
     assert "--root" in describe_suspect["scan"]
     index = sources.read(SourceSettings(path=out, root=SAMPLE / "digits"))
     assert index.labels == [row["label"] for row in rows]
-    assert all(Path(index.places(i).file).exists() for i in range(0, len(index), 100))
+    assert all(Path(index.locate(i).file).exists() for i in range(0, len(index), 100))
 
 
 def test_the_truncated_mean_is_said_and_shown(inside: Run, colours: Path) -> None:
     done = inside("inject", colours, "--noise", "instance", "--rate", "0.1", "-o", "noisy.csv")
     assert done.returncode == 0, done.stderr
-    assert "they average 0.1288, not 0.1" in " ".join(done.stdout.split())
+    assert "their mean is 0.1288, not 0.1" in " ".join(done.stdout.split())
     assert "true \\ given" in done.stdout
     assert max(len(line) for line in done.stdout.splitlines() if "--root" not in line) <= 80
 
@@ -55,7 +55,7 @@ def test_a_table_above_its_images_needs_no_root(inside: Run, colours: Path) -> N
     done = inside("inject", colours, "--noise", "symmetric", "--rate", "0.2", "-o", out, "--json")
     assert "--root" not in json.loads(done.stdout)["scan"]
     index = sources.read(SourceSettings(path=out))
-    assert all(Path(index.places(i).file).exists() for i in range(len(index)))
+    assert all(Path(index.locate(i).file).exists() for i in range(len(index)))
 
 
 def test_other_columns_and_ids_come_along(inside: Run, tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_the_same_seed_gives_the_same_bytes_and_nothing_is_overwritten(inside: R
     assert inside(*common, "-o", "a.csv", "--force").returncode == 0
 
 
-def test_unreadable_pictures_keep_their_row_and_their_label(inside: Run, colours: Path) -> None:
-    (colours / "red" / "broken.png").write_bytes(b"not a picture")
+def test_unreadable_images_keep_their_row_and_their_label(inside: Run, colours: Path) -> None:
+    (colours / "red" / "broken.png").write_bytes(b"not a image")
     done = inside("inject", colours, "--noise", "instance", "--rate", "0.5", "-o", "noisy.csv", "--json")
     describe_suspect = json.loads(done.stdout)
     assert describe_suspect["unreadable"] == 1
@@ -164,6 +164,6 @@ def test_a_table_without_its_images_is_found_out_before_the_scan(inside: Run, tm
         paint(tmp_path / f"{i}.png", (1, 2, 3))
     done = inside(*common)
     assert done.returncode == 0, done.stderr
-    assert "1 of 20 images are not there, such as '19.png'" in done.stderr
+    assert "1 of 20 images are missing, such as '19.png'" in done.stderr
     again = inside("inject", "out.csv", *common[2:6], "-o", "twice.csv", "--root", tmp_path)
     assert "user_true_label" in again.stderr

@@ -24,12 +24,12 @@ from tests.conftest import QUICK, QUICK_OPTIONS, REPOSITORY, SAMPLE, Run, paint,
 
 
 def test_a_scan_prints_its_findings_and_writes_the_run_folder(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
-    (colours / "red/0.png").rename(colours / "blue/900.png")  # a red picture among the blue ones
-    (colours / "green/broken.png").write_bytes(b"no picture")
+    (colours / "red/0.png").rename(colours / "blue/900.png")  # a red image among the blue ones
+    (colours / "green/broken.png").write_bytes(b"no image")
     done = noisesieve("scan", colours, *QUICK)
     assert done.returncode == 0, done.stderr
     run = tmp_path / "work/noisesieve-runs/colours"
-    assert "labels look wrong" in done.stdout
+    assert "labels are flagged" in done.stdout
     assert "blue/900.png" in done.stdout
     assert "green/broken.png: not an image of a supported format" in done.stderr
     assert "auto: resnet8 at 16 px on cpu" in done.stderr
@@ -38,8 +38,8 @@ def test_a_scan_prints_its_findings_and_writes_the_run_folder(noisesieve: Run, c
         <= 80
     )
     files = (
-        "course.parquet history.parquet model.json model.safetensors probabilities.parquet report.parquet review.html "
-        "run.json summary.json"
+        "history.parquet margin_history.parquet model.json model.safetensors probabilities.parquet report.parquet "
+        "review.html run.json summary.json"
     )
     assert sorted(file.name for file in run.iterdir() if not file.name.startswith(".")) == files.split()
     assert "noisesieve review" in done.stdout
@@ -230,8 +230,8 @@ def test_hostile_names_are_literal_on_the_terminal(noisesieve: Run, tmp_path: Pa
 def test_every_naughty_string_can_be_a_label(shared_data: Path, tmp_path: Path) -> None:
     strings = json.loads((shared_data / "hostile/naughty-strings.json").read_text())
     labels = [s for s in dict.fromkeys(strings) if s and "," not in s and ";" not in s and "|" not in s][:200]
-    picture = paint(tmp_path / "x.png", (1, 2, 3))
-    lines = [json.dumps({"path": picture.name, "label": label}) for label in labels for _ in range(2)]
+    image = paint(tmp_path / "x.png", (1, 2, 3))
+    lines = [json.dumps({"path": image.name, "label": label}) for label in labels for _ in range(2)]
     (tmp_path / "t.jsonl").write_text("\n".join(lines))
     options = {"epochs": 2, "warmup_epochs": 1, "ramp_epochs": 1, "sieve_start": 2, "flip": False}
     found = ns.scan(tmp_path / "t.jsonl", output=tmp_path / "run", **options)

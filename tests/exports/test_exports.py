@@ -27,7 +27,7 @@ WRONG = {"red/0.png": "green", "red/1.png": "blue", "blue/2.png": "red"}
 
 @pytest.fixture
 def run(colours: Path, tmp_path: Path) -> Path:
-    (colours / "green/broken.png").write_bytes(b"no picture")
+    (colours / "green/broken.png").write_bytes(b"no image")
     return make_run(colours, tmp_path / "run", WRONG).path.parent
 
 
@@ -191,7 +191,7 @@ def test_cvat_has_one_tag_an_image_and_one_label_a_class(inside: Run, run: Path,
     assert [image.get("id") for image in images] == ["0", "1", "2"]
 
 
-def test_fiftyone_keys_are_paths_without_extension_unless_two_pictures_would_share_one(
+def test_fiftyone_keys_are_paths_without_extension_unless_two_images_would_share_one(
     inside: Run, run: Path, colours: Path, tmp_path: Path
 ) -> None:
     inside("export", run, "--to", "fiftyone", "-o", tmp_path / "fo")
@@ -206,14 +206,14 @@ def test_fiftyone_keys_are_paths_without_extension_unless_two_pictures_would_sha
     shutil.copy(colours / "red/0.png", colours / "red/0.jpg")
     make_run(colours, tmp_path / "run2", {**WRONG, "red/0.jpg": "green"})
     done = inside("export", tmp_path / "run2", "--to", "fiftyone", "-o", tmp_path / "fo2")
-    assert "whole paths" in done.stdout
+    assert "absolute paths" in done.stdout
     keys = json.loads((tmp_path / "fo2/labels.json").read_text())["labels"].keys()
     assert len(keys) == 4
     assert all(os.path.isabs(key) for key in keys)
 
 
 @pytest.mark.parametrize("files", ["link", "copy"])
-def test_hugging_face_reads_pictures_and_labels_back(
+def test_hugging_face_reads_images_and_labels_back(
     files: str, inside: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HF_HOME", "HF_DATASETS_CACHE"):
@@ -238,8 +238,8 @@ def test_hugging_face_reads_pictures_and_labels_back(
 def test_the_folder_of_suspects_is_sorted_by_given_and_suggested(inside: Run, run: Path, tmp_path: Path) -> None:
     inside("export", run, "--to", "folder", "-o", tmp_path / "tree")
     assert (tmp_path / "tree/red/green/0.png").is_symlink()
-    with Image.open(tmp_path / "tree/red/green/0.png") as picture:
-        assert picture.size == (16, 16)
+    with Image.open(tmp_path / "tree/red/green/0.png") as image:
+        assert image.size == (16, 16)
     assert (tmp_path / "tree/blue/red/2.png").exists()
 
 
@@ -273,7 +273,7 @@ def test_hostile_labels_and_names_cannot_leave_the_export(inside: Run, tmp_path:
         before |= made
 
 
-def test_embedded_pictures_are_written_out_or_refused_with_a_reason(inside: Run, colours: Path, tmp_path: Path) -> None:
+def test_embedded_images_are_written_out_or_refused_with_a_reason(inside: Run, colours: Path, tmp_path: Path) -> None:
     files = sorted(colours.rglob("*.png"))
     table = pa.table({"image": [file.read_bytes() for file in files], "label": [file.parent.name for file in files]})
     pq.write_table(table, tmp_path / "e.parquet")
@@ -288,7 +288,7 @@ def test_embedded_pictures_are_written_out_or_refused_with_a_reason(inside: Run,
         assert "--to folder" in done.stderr
 
 
-def test_pictures_that_are_gone_are_left_out_and_counted(inside: Run, run: Path, colours: Path, tmp_path: Path) -> None:
+def test_images_that_are_gone_are_left_out_and_counted(inside: Run, run: Path, colours: Path, tmp_path: Path) -> None:
     from noisesieve.commands._open_run import index_of_run  # the row stays in the index of a table, not of a folder
     from noisesieve.report import read_report
 
@@ -301,7 +301,7 @@ def test_pictures_that_are_gone_are_left_out_and_counted(inside: Run, run: Path,
     done = inside("export", made.path.parent, "--to", "folder", "-o", tmp_path / "tree")
     assert done.returncode == 0, done.stderr
     assert "2 rows written" in done.stdout
-    assert "1 picture gone or changed since the run" in done.stdout
+    assert "1 image missing or changed since the run" in done.stdout
     assert len(list((tmp_path / "tree").rglob("*.png"))) == 2
 
 

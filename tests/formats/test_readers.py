@@ -16,8 +16,8 @@ LABELS = ["cat", "dog & <b>", "ü \U0001f408", "007", "NA"]
 
 
 @pytest.fixture
-def pictures(tmp_path: Path) -> Path:
-    """Small pictures under awkward names."""
+def images(tmp_path: Path) -> Path:
+    """Small images under awkward names."""
     pytest.importorskip("PIL", reason="the extra formats is not installed")
     from PIL import Image
 
@@ -28,7 +28,7 @@ def pictures(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def job(pictures: Path, out: Path) -> Any:
+def job(images: Path, out: Path) -> Any:
     import pyarrow as pa
 
     from noisesieve.exports import ExportJob
@@ -49,7 +49,7 @@ def job(pictures: Path, out: Path) -> Any:
         }
         for i in range(5)
     ]
-    files: list[str | None] = [str(pictures / row["path"]) for row in rows]  # type: ignore[operator]
+    files: list[str | None] = [str(images / row["path"]) for row in rows]  # type: ignore[operator]
     sizes = [(8 + i, 6) for i in range(5)]
     return ExportJob(
         table=pa.Table.from_pylist(rows),
@@ -57,18 +57,18 @@ def job(pictures: Path, out: Path) -> Any:
         out=out,
         shown=out,
         version="0.1",
-        root=pictures,
+        root=images,
         files=files,
         sizes=sizes,
     )
 
 
-def test_label_studio_accepts_config_tasks_and_predictions(pictures: Path, tmp_path: Path) -> None:
+def test_label_studio_accepts_config_tasks_and_predictions(images: Path, tmp_path: Path) -> None:
     interface = pytest.importorskip("label_studio_sdk.label_interface", reason="label-studio-sdk is not installed")
     from noisesieve.exports import EXPORTS
 
     (tmp_path / "ls").mkdir()
-    EXPORTS["label-studio"].write(job(pictures, tmp_path / "ls"))
+    EXPORTS["label-studio"].write(job(images, tmp_path / "ls"))
     config = interface.LabelInterface((tmp_path / "ls/config.xml").read_text(encoding="utf-8"))
     config.validate()
     tasks = json.loads((tmp_path / "ls/tasks.json").read_text(encoding="utf-8"))
@@ -82,13 +82,13 @@ def test_label_studio_accepts_config_tasks_and_predictions(pictures: Path, tmp_p
     assert not config.validate_prediction(broken)  # the check can fail
 
 
-def test_datumaro_reads_the_cvat_file(pictures: Path, tmp_path: Path) -> None:
+def test_datumaro_reads_the_cvat_file(images: Path, tmp_path: Path) -> None:
     datumaro = pytest.importorskip("datumaro", reason="datumaro is not installed")
     from noisesieve.exports import EXPORTS
 
     place = tmp_path / "cvat"
-    shutil.copytree(pictures, place / "images")  # frames are matched by name
-    EXPORTS["cvat"].write(job(pictures, place / "annotations.xml"))
+    shutil.copytree(images, place / "images")  # frames are matched by name
+    EXPORTS["cvat"].write(job(images, place / "annotations.xml"))
     found = datumaro.Dataset.import_from(str(place), "cvat")
     names = [category.name for category in found.categories()[datumaro.AnnotationType.label]]
     assert names == LABELS

@@ -31,7 +31,7 @@ TRAINING = {"epochs": 24, "warmup_epochs": 16, "ramp_epochs": 3, "sieve_start": 
 
 
 def true_digits() -> dict[str, list[str]]:
-    """Class → pictures of the sample data that really show it."""
+    """Class → images of the sample data that really show it."""
     found: dict[str, list[str]] = {}
     with (SAMPLE / "truth.csv").open() as file:
         for row in csv.DictReader(file):
@@ -39,8 +39,8 @@ def true_digits() -> dict[str, list[str]]:
     return found
 
 
-def lay_out(folder: Path, pictures: dict[str, list[str]]) -> Path:
-    for label, paths in pictures.items():
+def lay_out(folder: Path, images: dict[str, list[str]]) -> Path:
+    for label, paths in images.items():
         for path in paths:
             target = folder / label / path.replace("/", "-")
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -137,7 +137,7 @@ def test_every_exit_code(inside: Run, home: Path, tmp_path: Path) -> None:
 def test_unknown_classes_unreadable_files_and_known_contents_are_named(inside: Run, home: Path, tmp_path: Path) -> None:
     batch = lay_out(tmp_path / "batch", {label: paths[:3] for label, paths in true_digits().items()})
     paint(batch / "owl/1.png", (9, 9, 9))
-    (batch / "3/broken.png").write_bytes(b"no picture")
+    (batch / "3/broken.png").write_bytes(b"no image")
     out = tmp_path / "b.parquet"
     done = inside("check", batch, "--model", home / "run", "--json", "--max-corrupted", "none", "-o", out)
     assert done.returncode == 1
@@ -199,7 +199,7 @@ def test_waivers_hold_for_content_and_label_and_end_with_either(inside: Run, hom
     (moved / names[1]).rename(moved / other / file)
     done = inside("check", moved, *check[2:])
     assert json.loads(done.stdout)["waived"] == 1
-    assert f"{names[0]}: its picture changed" in done.stderr
+    assert f"{names[0]}: its image changed" in done.stderr
     assert f"{other}/{file}: its label changed ({label!r}, now {other!r})" in done.stderr
     (tmp_path / "w.csv").write_text("nonsense\n")
     assert inside(*check).returncode == 3

@@ -53,7 +53,7 @@ def heads(features: Tensor, labels: Tensor, made: Recipe | None = None, **option
 
 def test_every_row_is_left_out_once_in_each_partition() -> None:
     _, labels, _ = blobs()
-    held_out_head = assign_folds(labels, torch.arange(ROWS), folds=5, seeds=2, seed=0)
+    held_out_head = assign_folds(labels, torch.arange(ROWS), folds=5, partitions=2, seed=0)
     assert held_out_head.shape == (ROWS, 2)
     assert (held_out_head[:, 0] < 5).all()
     assert ((held_out_head[:, 1] >= 5) & (held_out_head[:, 1] < 10)).all()
@@ -63,7 +63,7 @@ def test_every_row_is_left_out_once_in_each_partition() -> None:
         assert (counts - spread).abs().max() < 2
 
 
-def test_copies_of_a_picture_are_left_out_together() -> None:
+def test_copies_of_a_image_are_left_out_together() -> None:
     features, labels, _ = blobs()
     twice = torch.cat((features, features[:60]))
     named = torch.cat((labels, labels[:60]))  # every wrong row is there twice
@@ -76,7 +76,7 @@ def test_copies_of_a_picture_are_left_out_together() -> None:
     assert np.array_equal(verdicts.corrupted[:60], verdicts.corrupted[ROWS:])
 
 
-def test_a_class_of_one_picture_is_not_called_wrong_for_that() -> None:
+def test_a_class_of_one_image_is_not_called_wrong_for_that() -> None:
     features, labels, _ = blobs(wrong=0)
     labels = labels.clone()
     labels[labels == 3] = 2
@@ -118,7 +118,7 @@ def test_no_head_ever_learns_from_a_row_that_it_judges() -> None:
 
     def watched(views: Tensor, grad: Tensor, active: Tensor, rate: float) -> None:
         slope = grad.view(CLASSES, trained.heads, -1).abs().sum(dim=0).T > 0  # (B, H)
-        rows = torch.stack([(trained.seen[:, 0] == view).all(dim=1).nonzero()[0, 0] for view in views])
+        rows = torch.stack([(trained.features[:, 0] == view).all(dim=1).nonzero()[0, 0] for view in views])
         seen.append((slope & trained.held[rows]).any())
         step(views, grad, active, rate)
 
@@ -142,7 +142,7 @@ def test_a_head_without_a_row_in_the_batch_stays_bit_for_bit() -> None:
     active = torch.ones(trained.heads, dtype=torch.bool)
     active[3] = False
     grad = torch.ones((CLASSES * trained.heads, 7))
-    trained._update(trained.seen[:7, 0], grad, active, 0.1)
+    trained._update(trained.features[:7, 0], grad, active, 0.1)
     kept = trained.weight.view(CLASSES, trained.heads, -1)[:, 3], trained.momentum[0].view(CLASSES, trained.heads, -1)
     assert torch.equal(kept[0], before.view(CLASSES, trained.heads, -1)[:, 3])
     assert torch.equal(kept[1][:, 3], moment.view(CLASSES, trained.heads, -1)[:, 3])
@@ -157,8 +157,8 @@ def test_a_step_is_that_of_torchs_own_sgd() -> None:
     active = torch.ones(trained.heads, dtype=torch.bool)
     for seed in range(3):
         grad = torch.randn((len(weight), 9), generator=torch.Generator().manual_seed(seed))
-        trained._update(trained.seen[:9, 0], grad, active, 0.1)
-        weight.grad = grad @ trained.seen[:9, 0]
+        trained._update(trained.features[:9, 0], grad, active, 0.1)
+        weight.grad = grad @ trained.features[:9, 0]
         optimizer.step()
     assert torch.allclose(trained.weight, weight.detach(), atol=1e-5)
 
@@ -179,13 +179,13 @@ def test_all_heads_as_one_layer_say_what_their_mean_says() -> None:
     assert torch.allclose(spoken, mean, atol=1e-3)
 
 
-def test_a_lens_on_many_directions_loses_next_to_nothing() -> None:
+def test_a_projection_on_many_directions_loses_next_to_nothing() -> None:
     generator = torch.Generator().manual_seed(0)
     features = torch.randn((600, 40), generator=generator) @ torch.randn(
         (40, 700), generator=generator
     )  # 40 true directions
-    projection = Projection.of(features, classes=4, seed=0)
-    shown = projection.through(features)
+    projection = Projection.fit(features, classes=4, seed=0)
+    shown = projection.project(features)
     assert shown.shape == (600, 256)
     near, far = torch.cdist(features, features), torch.cdist(shown, shown)
     assert torch.corrcoef(torch.stack((near.flatten(), far.flatten())))[0, 1] > 0.999
@@ -195,7 +195,7 @@ def test_mirrored_views_count_only_where_they_are_harmless() -> None:
     features, labels, _ = blobs(views=2)
     assert heads(features, labels).run()[0].flip
     mirrored = features.clone()
-    mirrored[:, 1] = mirrored[torch.randperm(ROWS, generator=torch.Generator().manual_seed(1)), 1]  # of other pictures
+    mirrored[:, 1] = mirrored[torch.randperm(ROWS, generator=torch.Generator().manual_seed(1)), 1]  # of other images
     assert not heads(mirrored, labels).run()[0].flip
 
 

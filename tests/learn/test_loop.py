@@ -37,30 +37,30 @@ RECIPE = Recipe(
 class Memory:
     """Pixels in memory."""
 
-    pictures: Bytes
+    images: Bytes
 
     def __len__(self) -> int:
-        return len(self.pictures)
+        return len(self.images)
 
     @property
     def size(self) -> int:
-        return self.pictures.shape[1]
+        return self.images.shape[1]
 
     def batches(self, order: Sequence[Ints]) -> Iterator[Bytes]:
         for rows in order:
-            yield self.pictures[rows]
+            yield self.images[rows]
 
 
 def training_data(rows: int = 60, classes: int = 3, flips: int = 6, seed: int = 0) -> TrainingData:
     """Bright blotches in one of three colours; the first `flips` labels are wrong."""
     rng = np.random.default_rng(seed)
     truth = np.arange(rows) % classes
-    pictures = rng.integers(0, 120, (rows, 8, 8, 3))
-    pictures[np.arange(rows), :, :, truth] += 120
+    images = rng.integers(0, 120, (rows, 8, 8, 3))
+    images[np.arange(rows), :, :, truth] += 120
     labels = truth.copy()
     labels[:flips] = (labels[:flips] + 1) % classes
     trusted = torch.zeros(rows, dtype=torch.bool)
-    return TrainingData(Memory(pictures.astype(np.uint8)), torch.from_numpy(labels), classes, trusted)
+    return TrainingData(Memory(images.astype(np.uint8)), torch.from_numpy(labels), classes, trusted)
 
 
 def loop(given: TrainingData | None = None, recipe: Recipe = RECIPE, **options: Any) -> Loop:
@@ -105,9 +105,9 @@ def test_a_dropped_row_has_no_gradient() -> None:
 
 
 def poisoned(pixels: Any, row: int) -> Memory:
-    pictures = pixels.pictures.copy()
-    pictures[row] = 255 - pictures[row]
-    return Memory(pictures)
+    images = pixels.images.copy()
+    images[row] = 255 - images[row]
+    return Memory(images)
 
 
 def test_a_batch_without_a_kept_row_changes_nothing() -> None:

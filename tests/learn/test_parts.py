@@ -99,7 +99,7 @@ def test_options_that_contradict_each_other_are_refused(options: dict[str, objec
 
 
 @pytest.mark.parametrize(("side", "size"), [(8, 16), (16, 16), (28, 32), (32, 32), (4000, 32)])
-def test_the_size_follows_the_pictures(side: int, size: int) -> None:
+def test_the_size_follows_the_images(side: int, size: int) -> None:
     assert image_size(TrainingOptions(weights="none"), longest_sides=np.array([side] * 3), device="cpu") == size
 
 
@@ -134,13 +134,13 @@ def test_the_head_stays_in_float32_under_autocast() -> None:
     assert seen == [torch.bfloat16]
 
 
-def test_crops_move_pictures_and_flips_mirror_half_of_them() -> None:
+def test_crops_move_images_and_flips_mirror_half_of_them() -> None:
     images = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).repeat(200, 3, 1, 1)
     g = torch.Generator().manual_seed(0)
     cropped = pad_crop(images, g)
     assert cropped.shape == images.shape
     assert cropped.dtype == torch.uint8
-    centres = {int(picture[0, 8, 8]) for picture in cropped}
+    centres = {int(image[0, 8, 8]) for image in cropped}
     assert centres == {16 * (8 + dy) + 8 + dx for dy in (-2, -1, 0, 1, 2) for dx in (-2, -1, 0, 1, 2)}
     flipped = random_flip(images, g)
     share = (flipped != images).flatten(1).any(1).float().mean()
@@ -161,7 +161,7 @@ def test_the_warm_up_ends_when_agreement_stops_rising() -> None:
     assert not warmup.has_levelled_off([0.5] * 3)
 
 
-def test_flips_are_refused_where_mirrored_pictures_lose() -> None:
+def test_flips_are_refused_where_mirrored_images_lose() -> None:
     labels = torch.zeros(400, dtype=torch.int64)
     right, wrong = torch.tensor([0.9, 0.1]), torch.tensor([0.1, 0.9])
     plain = right.repeat(400, 1)
@@ -206,11 +206,11 @@ def test_the_cpu_computes_in_float32() -> None:
 
 
 def saved(folder: Path, numbers: tuple[int, ...]) -> tuple[Checkpoints, list[str]]:
-    said: list[str] = []
-    checkpoints = Checkpoints(folder, identity="x", warn=said.append)
+    warnings: list[str] = []
+    checkpoints = Checkpoints(folder, identity="x", warn=warnings.append)
     for number in numbers:
         checkpoints.save(number, {"a": torch.tensor([float(number)])}, {"number": number})
-    return checkpoints, said
+    return checkpoints, warnings
 
 
 def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["bit", "truncated", "pickle"])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path, damage: str) -> None:
-    checkpoints, said = saved(tmp_path, (1, 2))
+    checkpoints, warnings = saved(tmp_path, (1, 2))
     newest = sorted(tmp_path.glob("*.ckpt"))[-1]
     content = bytearray(newest.read_bytes())
     if damage == "bit":
@@ -232,7 +232,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path
     found = checkpoints.latest()
     assert found is not None
     assert found[1]["number"] == 1
-    assert newest.name in said[0]
+    assert newest.name in warnings[0]
     sorted(tmp_path.glob("*.ckpt"))[0].write_bytes(b"")
     with pytest.raises(StateError, match="every checkpoint is damaged"):
         checkpoints.latest()

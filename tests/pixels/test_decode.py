@@ -1,4 +1,4 @@
-"""One image, hostile or not: the whole picture upright in RGB, or a named reason."""
+"""One image, hostile or not: the whole image upright in RGB, or a named reason."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pixels(content: bytes, size: int = 16) -> np.ndarray:
     return decode_image(content, size=size, max_pixels=CAP).pixels
 
 
-def test_the_whole_picture_is_visible_with_its_aspect_ratio() -> None:
+def test_the_whole_image_is_visible_with_its_aspect_ratio() -> None:
     wide = Image.new("RGB", (40, 20), (10, 200, 30))
     got = pixels(blob(wide), 16)
     assert got.shape == (16, 16, 3)
@@ -40,7 +40,7 @@ def test_a_sliver_keeps_at_least_one_pixel() -> None:
     assert (pixels(blob(Image.new("RGB", (1000, 1), (9, 9, 9))))[7] == 9).all()
 
 
-def test_exif_orientation_turns_the_picture() -> None:
+def test_exif_orientation_turns_the_image() -> None:
     image = Image.new("RGB", (16, 16), (0, 0, 0))
     image.paste((255, 255, 255), (0, 0, 16, 4))  # a bar on top
     exif = Image.Exif()
@@ -50,7 +50,7 @@ def test_exif_orientation_turns_the_picture() -> None:
     assert got[8, 0].max() < 50
 
 
-def test_broken_exif_does_not_cost_the_picture() -> None:
+def test_broken_exif_does_not_cost_the_image() -> None:
     assert pixels(blob(Image.new("RGB", (8, 8)), "JPEG", exif=b"Exif\x00\x00MM\x00*\xff\xff\xff\xff")).shape == (
         16,
         16,
@@ -101,7 +101,7 @@ def bomb() -> bytes:
     ("content", "reason"),
     [
         (b"", "empty"),
-        (b"hello, I am a picture", "not an image"),
+        (b"hello, I am a image", "not an image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 1 1\n", "not an image"),
         (blob(Image.new("RGB", (64, 64), (1, 2, 3)))[:60], "cannot be decoded"),
         (

@@ -57,11 +57,9 @@ def test_an_unreadable_image_keeps_its_row_and_the_others_stay_where_they_are(co
     assert status["blue/1000.png"] == "missing file"
     assert status["red/pipe.png"] == "not a regular file"
     assert len(decoded.rows) == 119
-    expected = {
-        name: picture for name, picture in zip(sorted_ids(colours), before, strict=True) if name != "green/5.png"
-    }
-    for row, picture in zip(decoded.rows.tolist(), all_pixels(decoded), strict=True):
-        assert (picture == expected[index.ids[row]]).all()
+    expected = {name: image for name, image in zip(sorted_ids(colours), before, strict=True) if name != "green/5.png"}
+    for row, image in zip(decoded.rows.tolist(), all_pixels(decoded), strict=True):
+        assert (image == expected[index.ids[row]]).all()
     assert index.ids.index("green/5.png") not in decoded.rows
 
 
@@ -72,7 +70,7 @@ def sorted_ids(colours: Path) -> list[str]:
 def test_pixels_are_reused_after_a_move_and_for_a_part(colours: Path, tmp_path: Path) -> None:
     first = load(index_of_run(colours), settings(tmp_path), tmp_path)
     assert not first.reused
-    shutil.move(colours / "red/1.png", colours / "blue/moved.png")  # a relabelled picture
+    shutil.move(colours / "red/1.png", colours / "blue/moved.png")  # a relabelled image
     assert load(index_of_run(colours), settings(tmp_path), tmp_path).reused
     (colours / "red/2.png").unlink()
     assert load(index_of_run(colours), settings(tmp_path), tmp_path).reused
@@ -106,11 +104,11 @@ def test_a_file_that_changes_while_streaming_stops_the_run(colours: Path, tmp_pa
 def test_pixels_survive_the_way_to_another_rank(colours: Path, tmp_path: Path) -> None:
     for budget in (0, 10**9):
         decoded = load(index_of_run(colours), replace(settings(tmp_path), cache_budget=budget), tmp_path)
-        again = pixels.from_document(pixels.to_document(decoded.pixels))
+        again = pixels.pixels_from_document(pixels.pixels_to_document(decoded.pixels))
         assert (next(again.batches([np.arange(9)])) == all_pixels(decoded)[:9]).all()
 
 
-def test_one_more_picture_decodes_one_picture(colours: Path, tmp_path: Path) -> None:
+def test_one_more_image_decodes_one_image(colours: Path, tmp_path: Path) -> None:
     load(index_of_run(colours), settings(tmp_path), tmp_path)
     paint(colours / "red/new.png", (200, 40, 40), seed=555)
     index = index_of_run(colours)
@@ -177,8 +175,8 @@ def test_a_cache_that_cannot_be_written_costs_only_the_cache(colours: Path, tmp_
 
 
 def test_a_corrupt_page_of_a_table_is_unreadable_rows(tmp_path: Path) -> None:
-    picture = paint(tmp_path / "x.png", (1, 2, 3)).read_bytes()
-    table = pa.table({"image": [picture] * 40, "label": ["a", "b"] * 20})
+    image = paint(tmp_path / "x.png", (1, 2, 3)).read_bytes()
+    table = pa.table({"image": [image] * 40, "label": ["a", "b"] * 20})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=20, compression="zstd", use_dictionary=False)
     content = bytearray((tmp_path / "t.parquet").read_bytes())
     column = pq.ParquetFile(tmp_path / "t.parquet").metadata.row_group(1).column(0)
@@ -201,7 +199,7 @@ def test_a_killed_worker_costs_one_image_and_names_it(colours: Path, tmp_path: P
     tasks = [ImageTask(i, 0, index.locate(i)) for i in range(len(index))]
     with WorkerPool(1, size=16, max_pixels=2**26, seconds=60, store=None, slots=0) as pool:
         answers = []
-        for answer in pool.work(tasks):
+        for answer in pool.run(tasks):
             answers.append(answer)
             if len(answers) == 3:
                 process = pool._workers[0]._process
@@ -218,12 +216,12 @@ def test_a_worker_that_hangs_is_replaced(colours: Path, monkeypatch: pytest.Monk
     tasks = [ImageTask(i, 0, index.locate(i)) for i in range(40)]
     with WorkerPool(1, size=16, max_pixels=2**26, seconds=1.0, store=None, slots=0) as pool:
         pool.submit(tasks[:1])
-        pool.answer()
+        pool.result()
         process = pool._workers[0]._process
         assert process is not None
         os.kill(process.pid, signal.SIGSTOP)
         start = time.monotonic()
-        answers = list(pool.work(tasks))
+        answers = list(pool.run(tasks))
     assert sum(answer.status != "ok" for answer in answers) == 1
     assert any("longer than 1 s" in answer.status for answer in answers)
     assert time.monotonic() - start < 30
@@ -232,7 +230,7 @@ def test_a_worker_that_hangs_is_replaced(colours: Path, monkeypatch: pytest.Monk
 def test_a_name_with_a_nul_or_too_long_is_only_unreadable() -> None:
     locate = [ImageLocation("a\0b.png"), ImageLocation("x" * 5000)]
     with WorkerPool(1, size=0, max_pixels=2**26, seconds=60, store=None, slots=0) as pool:
-        answers = list(pool.work([ImageTask(i, 0, place) for i, place in enumerate(locate)]))
+        answers = list(pool.run([ImageTask(i, 0, place) for i, place in enumerate(locate)]))
     assert all("cannot be opened" in answer.status for answer in answers)
 
 
@@ -240,7 +238,7 @@ def test_closing_a_crew_leaves_no_process(colours: Path) -> None:
     before = threading.active_count()
     index = index_of_run(colours)
     with WorkerPool(2, size=16, max_pixels=2**26, seconds=60, store=None, slots=0) as pool:
-        list(pool.work([ImageTask(i, 0, index.locate(i)) for i in range(64)]))
+        list(pool.run([ImageTask(i, 0, index.locate(i)) for i in range(64)]))
         pids = [hand._process.pid for hand in pool._workers if hand._process is not None]
     for pid in pids:
         with pytest.raises(ProcessLookupError):

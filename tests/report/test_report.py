@@ -56,15 +56,15 @@ def findings(**changes: Any) -> report.ReportInputs:
 
 
 def test_the_columns_are_the_contracts_in_order() -> None:
-    table = report.build(findings())
+    table = report.build_table(findings())
     assert table.column_names == [*COLUMNS, "annotator", "user_loss"]
     assert table["user_loss"].to_pylist() == [1, 2, 3, 4, 5, 6]
     assert table.schema.field("verdict").type == pa.dictionary(pa.int8(), pa.string())
-    assert report.build(findings(splits=["train"] * 6)).column_names[len(COLUMNS)] == "split"
+    assert report.build_table(findings(splits=["train"] * 6)).column_names[len(COLUMNS)] == "split"
 
 
 def test_an_unreadable_row_has_null_in_every_score_column() -> None:
-    row = report.build(findings()).slice(3, 1).to_pylist()[0]
+    row = report.build_table(findings()).slice(3, 1).to_pylist()[0]
     assert row["verdict"] == row["paper_verdict"] == "unreadable"
     assert row["status"] == "missing file"
     scored = [
@@ -75,7 +75,7 @@ def test_an_unreadable_row_has_null_in_every_score_column() -> None:
 
 
 def test_rows_never_shift() -> None:
-    table = report.build(findings()).to_pylist()
+    table = report.build_table(findings()).to_pylist()
     assert [row["row"] for row in table] == list(range(6))
     assert [row["label"] for row in table] == LABELS
     assert [row["predicted_label"] for row in table] == ["cat", "cat", "dog", None, "owl", "owl"]
@@ -84,7 +84,7 @@ def test_rows_never_shift() -> None:
 
 
 def test_the_terms_and_the_verdict_agree() -> None:
-    for row in report.build(findings()).to_pylist():
+    for row in report.build_table(findings()).to_pylist():
         if row["verdict"] != "unreadable":
             assert row["regularized_loss"] == pytest.approx(row["loss"] + row["regularizer"])
             assert row["margin"] == pytest.approx(row["regularized_loss"] - row["threshold"], abs=1e-9)
@@ -94,7 +94,7 @@ def test_the_terms_and_the_verdict_agree() -> None:
 
 
 def test_the_rank_follows_the_given_labels_probability() -> None:
-    table = report.build(findings()).to_pylist()
+    table = report.build_table(findings()).to_pylist()
     ranked = sorted((row for row in table if row["rank"] is not None), key=lambda row: row["rank"])
     assert [row["rank"] for row in ranked] == [1, 2, 3, 4, 5]
     chances = [row["label_probability"] for row in ranked]
@@ -133,7 +133,7 @@ def test_a_mixture_tells_two_kinds_apart() -> None:
 
 
 def test_the_summary_counts_what_the_table_holds() -> None:
-    table = report.build(findings())
+    table = report.build_table(findings())
     found = report.summarize(table, classes=CLASSES, undecided=0, facts={})
     assert found["examples"] == 6
     assert found["unreadable"] == 1
@@ -156,23 +156,23 @@ def test_wilsons_interval_holds_the_share_and_stays_in_range() -> None:
 
 def test_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        write_table(report.build(findings()), tmp_path / name, {"classes": CLASSES})
+        write_table(report.build_table(findings()), tmp_path / name, {"classes": CLASSES})
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_a_report_is_read_back_and_a_newer_one_is_refused(tmp_path: Path) -> None:
-    write_table(report.build(findings()), tmp_path / "report.parquet", {"classes": CLASSES})
+    write_table(report.build_table(findings()), tmp_path / "report.parquet", {"classes": CLASSES})
     found = report.read_report(tmp_path)
     assert found.facts["classes"] == CLASSES
     assert len(found.to_pandas()) == 6
     assert found.corrupted["rank"].to_pylist() == sorted(found.corrupted["rank"].to_pylist())
-    write_table(report.build(findings()), tmp_path / "report.parquet", {"schema_version": 99})
+    write_table(report.build_table(findings()), tmp_path / "report.parquet", {"schema_version": 99})
     with pytest.raises(StateError, match=r"99.*1"):
         report.read_report(tmp_path)
     (tmp_path / "report.parquet").write_bytes(b"PAR1")
     with pytest.raises(StateError, match="damaged"):
         report.read_report(tmp_path)
-    with pytest.raises(InputError, match="no report"):
+    with pytest.raises(InputError, match="no such report"):
         report.read_report(tmp_path / "nowhere")
 
 

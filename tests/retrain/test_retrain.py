@@ -40,7 +40,7 @@ QUICK = ("--epochs", "3", "--batch-size", "16")
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run over three colours, six pictures in the wrong folder and one broken; and a test set."""
+    """A finished run over three colours, six images in the wrong folder and one broken; and a test set."""
     home = tmp_path_factory.mktemp("retrain")
     for c, (name, colour) in enumerate(COLOURS.items()):
         for i in range(30):
@@ -49,7 +49,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             paint(home / "test" / name / f"{i}.png", colour, seed=5000 + 100 * c + i)
     for i in range(6):
         paint(home / "data/red" / f"wrong{i}.png", COLOURS["blue"], seed=900 + i)
-    (home / "data/green/broken.png").write_bytes(b"no picture")
+    (home / "data/green/broken.png").write_bytes(b"no image")
     options = {**QUICK_OPTIONS, "epochs": 12, "warmup_epochs": 7, "sieve_start": 10}
     ns.scan(home / "data", output=home / "run", cache_dir=home / "cache", review=False, **options)
     return home
@@ -119,7 +119,7 @@ def test_weight_and_ratio_follow_the_sizes_and_never_a_rate() -> None:
     assert made(weight=0.5, ratio=0.25).unlabelled_batch == 4
 
 
-def test_many_rows_go_on_from_the_run_and_plain_ce_gets_the_scans_pictures_too() -> None:
+def test_many_rows_go_on_from_the_run_and_plain_ce_gets_the_scans_images_too() -> None:
     few, many = (
         plans.plan(RECIPE, RetrainOptions(), preset="auto", labelled=rows, unlabelled=100, flip=True)
         for rows in (400, 4000)
@@ -212,10 +212,10 @@ def test_labels_of_corrupted_rows_have_no_say() -> None:
 
 def test_rows_in_neither_set_take_no_part() -> None:
     recipe = replace(made(epochs=1), unlabelled_batch=4)
-    pictures = data().pixels
-    assert isinstance(pictures, Memory)
-    changed = Memory(pictures.pictures.copy())
-    changed.pictures[59] = 0
+    images = data().pixels
+    assert isinstance(images, Memory)
+    changed = Memory(images.images.copy())
+    changed.images[59] = 0
     parts = {"clean": torch.arange(6, 59), "statistics": ([120.0] * 3, [60.0] * 3)}
     first, second = teach(recipe, data(**parts)), teach(recipe, replace(data(**parts), pixels=changed))
     first.run(), second.run()
@@ -274,7 +274,7 @@ def test_balanced_batches_are_balanced_whatever_the_classes_are() -> None:
     assert (shares - 1 / 3).abs().max() < 0.04
 
 
-def test_mixing_keeps_the_mean_and_half_of_each_picture() -> None:
+def test_mixing_keeps_the_mean_and_half_of_each_image() -> None:
     images = torch.randn((32, 3, 4, 4), generator=torch.Generator().manual_seed(0))
     for seed in range(5):
         mixed, partner, share = mix(images, torch.Generator().manual_seed(seed), 4.0)
@@ -282,8 +282,8 @@ def test_mixing_keeps_the_mean_and_half_of_each_picture() -> None:
         assert torch.allclose(mixed, share * images + (1 - share) * images[partner])
 
 
-def scanned(recipe: Recipe, pictures: Memory | None = None) -> Loop:
-    learnt = training_data() if pictures is None else replace(training_data(), pixels=pictures)
+def scanned(recipe: Recipe, images: Memory | None = None) -> Loop:
+    learnt = training_data() if images is None else replace(training_data(), pixels=images)
     loop = Loop(learnt, recipe, processes=Processes(), watcher=NullWatcher(), checkpoints=None, stop=lambda: None)
     loop.loader.mean, loop.loader.std = torch.full((3,), 120.0), torch.full((3,), 60.0)
     return loop
@@ -292,10 +292,10 @@ def scanned(recipe: Recipe, pictures: Memory | None = None) -> Loop:
 @pytest.mark.parametrize("balanced", [False, True])
 def test_a_dropped_row_takes_no_part_in_a_mix(balanced: bool) -> None:
     recipe = replace(RECIPE, mixup=4.0, balanced=balanced)
-    pictures = training_data().pixels
-    assert isinstance(pictures, Memory)
-    changed = Memory(pictures.pictures.copy())
-    changed.pictures[:6] = 255
+    images = training_data().pixels
+    assert isinstance(images, Memory)
+    changed = Memory(images.images.copy())
+    changed.images[:6] = 255
     loops = [scanned(recipe), scanned(recipe, changed)]
     for loop in loops:
         loop.state.keep[:6] = False
@@ -331,11 +331,11 @@ def test_roles_follow_verdicts_waivers_decisions_and_suggestions(home: Path, tmp
         "red/0.png,relabel,green\n"
     )
     decided = assign_roles(report, settings(home, tmp_path, decisions=(tmp_path / "d.csv",)), home / "data")
-    said = {name: (int(decided.role[ids.index(name)]), decided.labels[ids.index(name)]) for name in ids}
-    assert said["red/wrong0.png"] == (LABELLED, "blue")
-    assert said["red/wrong1.png"] == (LABELLED, "red")
-    assert said["red/wrong2.png"][0] == UNUSED
-    assert said["red/0.png"] == (LABELLED, "green")
+    decided_rows = {name: (int(decided.role[ids.index(name)]), decided.labels[ids.index(name)]) for name in ids}
+    assert decided_rows["red/wrong0.png"] == (LABELLED, "blue")
+    assert decided_rows["red/wrong1.png"] == (LABELLED, "red")
+    assert decided_rows["red/wrong2.png"][0] == UNUSED
+    assert decided_rows["red/0.png"] == (LABELLED, "green")
     anew = assign_roles(report, settings(home, tmp_path, relabel=0.5), home / "data")
     assert anew.counts["relabelled"] >= 5
     assert anew.labels[ids.index("red/wrong3.png")] == "blue"
@@ -386,7 +386,7 @@ def test_a_stopped_retraining_resumes_to_the_same_model(home: Path, tmp_path: Pa
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
 
 
-def test_a_changed_picture_is_refused(inside: Run, home: Path, tmp_path: Path) -> None:
+def test_a_changed_image_is_refused(inside: Run, home: Path, tmp_path: Path) -> None:
     import shutil
 
     shutil.copytree(home / "data", tmp_path / "moved")
@@ -421,7 +421,7 @@ def test_clothing1m_runs_on_small_data(inside: Run, home: Path) -> None:
     words = ("--preset", "clothing1m", "--backbone", "resnet8", "--image-size", "16", "--epochs", "3")
     done = inside("scan", home / "data", "-o", "run", "--epoch-steps", "4", "--limit", "40", "--no-review", *words)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"mixup 4, balanced,\s4 batches an epoch", done.stderr)
+    assert re.search(r"mixup 4, balanced,\s4 batches per epoch", done.stderr)
 
 
 def test_a_frozen_run_is_fine_tuned_from_its_own_weights(inside: Run, tmp_path: Path) -> None:

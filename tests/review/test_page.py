@@ -56,7 +56,7 @@ class Tab:
         self.page = context.new_page()
         self.problems: list[str] = []
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("console", lambda said: self.problems.append(said.text) if said.type == "error" else None)
+        self.page.on("console", lambda message: self.problems.append(message.text) if message.type == "error" else None)
         self.page.on("request", self._note)
         self.page.goto(file.resolve().as_uri())
 
@@ -99,7 +99,7 @@ def test_keys_decide_the_page_remembers_and_apply_takes_the_download(
     assert tab.text("#given") == suspects[0]["label"]
     assert tab.text("#suggested") == suspects[0]["suggested_label"]
     assert tab.text("#path") == suspects[0]["path"]
-    assert tab.page.evaluate("document.getElementById('picture').naturalWidth") == 16
+    assert tab.page.evaluate("document.getElementById('image').naturalWidth") == 16
     tab.press("a")  # the first is what it looks like
     assert tab.text("#progress-text") == "1 of 5 decided"
     assert tab.text("#path") == suspects[1]["path"]  # on to the next
@@ -310,7 +310,7 @@ def test_a_thousand_suspects_of_a_thousand_classes_stay_usable(inside: Run, cont
     assert tab.problems == []
 
 
-def test_pictures_keep_their_aspect_and_stand_upright(inside: Run, context: Any, tmp_path: Path) -> None:
+def test_images_keep_their_aspect_and_stand_upright(inside: Run, context: Any, tmp_path: Path) -> None:
     for i in range(3):
         paint(tmp_path / f"data/a/{i}.png", (200, 0, 0), seed=i)
         paint(tmp_path / f"data/b/{i}.png", (0, 200, 0), seed=i)
@@ -321,12 +321,12 @@ def test_pictures_keep_their_aspect_and_stand_upright(inside: Run, context: Any,
     run = make_run(tmp_path / "data", tmp_path / "run", {"a/9.jpg": "b"}).path.parent
     assert inside("review", run).returncode == 0
     tab = Tab(context, run / "review.html")
-    tab.page.wait_for_function("document.getElementById('picture').complete")
-    size = tab.page.evaluate("[picture.naturalWidth, picture.naturalHeight]")
+    tab.page.wait_for_function("document.getElementById('image').complete")
+    size = tab.page.evaluate("[image.naturalWidth, image.naturalHeight]")
     assert size == [240, 480]
 
 
-def test_pictures_outside_the_dataset_or_changed_since_are_not_in_the_page(
+def test_images_outside_the_dataset_or_changed_since_are_not_in_the_page(
     inside: Run, context: Any, tmp_path: Path
 ) -> None:
     for i in range(3):
@@ -340,10 +340,10 @@ def test_pictures_outside_the_dataset_or_changed_since_are_not_in_the_page(
     paint(tmp_path / "data/1.png", (1, 1, 1), seed=77)
     done = inside("review", run)
     assert done.returncode == 0, done.stderr
-    assert "1 pictures are gone or changed" in done.stderr
+    assert "1 images are gone or changed" in done.stderr
     tab = Tab(context, run / "review.html")
     assert tab.page.locator(".card img").count() == 1
-    assert tab.page.locator(".card >> text=no picture").count() == 2
+    assert tab.page.locator(".card >> text=no image").count() == 2
 
 
 def test_a_run_without_suspects_has_a_page_that_says_so(
@@ -366,10 +366,10 @@ def test_a_dataset_that_is_gone_is_named_with_the_next_step(inside: Run, run: Pa
 
 
 def test_nothing_is_overwritten_unasked(inside: Run, run: Path, colours: Path, tmp_path: Path) -> None:
-    picture = colours / "red/3.png"
-    before = picture.read_bytes()
-    assert inside("review", run, "-o", picture, "--force").returncode == 4
-    assert picture.read_bytes() == before
+    image = colours / "red/3.png"
+    before = image.read_bytes()
+    assert inside("review", run, "-o", image, "--force").returncode == 4
+    assert image.read_bytes() == before
     (tmp_path / "mine.html").write_text("mine")
     assert inside("review", run, "-o", tmp_path / "mine.html").returncode == 4
     assert (tmp_path / "mine.html").read_text() == "mine"

@@ -129,7 +129,7 @@ def test_a_finished_run_is_never_a_class(pets: Path) -> None:
     [
         ([], "no images"),
         (["1.png"], "no class folder"),
-        (["labels.csv"], "It holds a table"),
+        (["labels.csv"], "It contains a table"),
         (["train/cat/1.png"], "Did you mean"),
         (["images/1.png", "labels/1.txt"], "detection"),
     ],

@@ -47,7 +47,7 @@ def test_other_columns_are_carried_and_lines_survive_quoted_newlines(tmp_path: P
         ("path,label\n1.png,a\n2.png\n", "a.csv:3"),
         ("path,label\n1.png,a\n2.png,b,c\n", "a.csv:3"),
         ("path,label\n1.png,a\n2.png,\n", "a.csv:3"),
-        ("path,label,label\n1.png,a,b\n", "twice"),
+        ("path,label,label\n1.png,a,b\n", "two columns"),
         ("path,class\n1.png,a\n", "'class'"),
         ('path,label\n1.png,a\n2.png,"b"x\n', "a.csv:3"),
         ("path,label\n../1.png,a\n", "a.csv:2.*outside"),
@@ -186,7 +186,7 @@ def test_objects_in_jsonl_are_carried_as_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"path": ["a", "b"], "label": [b"\xff", b"x"]}, "holds bytes"),
+        ({"path": ["a", "b"], "label": [b"\xff", b"x"]}, "contains bytes"),
         ({"path": ["a", "b"], "label": [["x"], ["y"]]}, "multi-label"),
         ({"path": ["a", "b"], "label": [0.5, 1.5]}, "fractions"),
         ({"path": [["a"], ["b"]], "label": ["x", "y"]}, "cannot be read as text"),
