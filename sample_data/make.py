@@ -15,7 +15,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from noisesieve.noise.flips import instance
-from noisesieve.pixels.decode import decode
+from noisesieve.pixels.image import decode_image
 
 HERE = Path(__file__).parent
 RATE, SEED = 0.2, 0
@@ -26,7 +26,7 @@ def main() -> None:
     images = np.round(digits.images * (255 / 16)).astype(np.uint8)  # (1797, 8, 8), 0..16 → 0..255
     truth = digits.target.astype(np.int64)
     blobs = [_png(image) for image in images]
-    at_32 = np.stack([decode(blob, size=32, max_pixels=64).pixels for blob in blobs])
+    at_32 = np.stack([decode_image(blob, size=32, max_pixels=64).pixels for blob in blobs])
     given = instance(at_32, truth, 10, rate=RATE, rng=np.random.default_rng(SEED))
 
     shutil.rmtree(HERE / "digits", ignore_errors=True)

@@ -28,7 +28,7 @@ class FrozenComparison(Comparison):
     contents: Tensor | None = None  # (N,) rows with equal numbers have the same image
 
     @property
-    def shares(self) -> bool:
+    def can_share_warmup(self) -> bool:
         return False  # heads are cheap, so each method trains its own from the start
 
     def train(self, recipe: Recipe, *, observe: Callable[[Tensor, Tensor], None] | None = None) -> TrainingResult:
@@ -57,7 +57,7 @@ class FrozenComparison(Comparison):
         return self.features[:, :views].float().mean(dim=1)
 
     def neighbours_training(self) -> TrainingResult:
-        """Return a training without cost: a vote on the features needs none, but the plain one decides on flips."""
+        """Return the plain training with an empty history: the vote needs no training, only the choice of flips."""
         if not self.warmup:
             _ = self.plain
         return TrainingResult(None, replace(self.plain.scores, history=[]))

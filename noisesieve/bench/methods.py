@@ -89,7 +89,7 @@ class Comparison:
     flip: bool = False
 
     @property
-    def shares(self) -> bool:
+    def can_share_warmup(self) -> bool:
         """True if the warm-up can be shared: neither the sieve nor the averaging starts within it."""
         recipe = self.recipe
         begins = min(recipe.sieve_start - 1, recipe.epochs - recipe.average_epochs)
@@ -97,7 +97,7 @@ class Comparison:
 
     def train(self, recipe: Recipe, *, observe: Callable[[Tensor, Tensor], None] | None = None) -> TrainingResult:
         """Train on all rows, starting from the shared warm-up if there is one."""
-        found = self._run(self.training_data, recipe, self.shared_warmup if self.shares else None, observe)
+        found = self._run(self.training_data, recipe, self.shared_warmup if self.can_share_warmup else None, observe)
         assert found.state is not None
         assert found.state.warmup is not None
         self.warmup, self.flip = found.state.warmup, bool(found.state.flip)
@@ -105,7 +105,7 @@ class Comparison:
 
     def train_without(self, held: Ints, recipe: Recipe) -> TrainingResult:
         """Train from scratch on all rows but `held`, and score all rows."""
-        return self._run(replace(self.training_data, aside=torch.from_numpy(held)), recipe, None, None)
+        return self._run(replace(self.training_data, score_only=torch.from_numpy(held)), recipe, None, None)
 
     def _run(
         self,
@@ -173,7 +173,7 @@ class Comparison:
         if not self.warmup:
             _ = self.plain  # the folds use its length of warm-up and its flips
         labels = self.training_data.labels.numpy()
-        recipe, folds = self.fixed(), peers.stratified_folds(labels, peers.FOLDS, seed=self.recipe.seed)
+        recipe, folds = self.fold_recipe(), peers.stratified_folds(labels, peers.FOLDS, seed=self.recipe.seed)
         probs: Floats = np.zeros((len(labels), self.training_data.classes))
         seconds = passes = 0.0
         for i, held in enumerate(folds):
@@ -186,7 +186,7 @@ class Comparison:
             passes += training.passes(len(labels))
         return probs, seconds, passes
 
-    def fixed(self) -> Recipe:
+    def fold_recipe(self) -> Recipe:
         """The plain recipe with the warm-up and the flips that the shared warm-up chose, for the folds."""
         saved = self.recipe.warmup_epochs - self.warmup
         return replace(

@@ -22,18 +22,18 @@ class MarginSum:
     def __init__(self, labels: Tensor) -> None:
         self._labels = labels
         self._sum = torch.zeros(len(labels), dtype=torch.float64)
-        self._seen = torch.zeros(len(labels), dtype=torch.float64)
+        self._steps = torch.zeros(len(labels), dtype=torch.float64)
 
     def add(self, logits: Tensor, rows: Tensor) -> None:
         """Add one training step: logits (B, K) of these rows."""
         values, given = logits.cpu().double(), self._labels[rows][:, None]
         others = values.scatter(1, given, -torch.inf).max(dim=1).values
         self._sum[rows] += values.gather(1, given).squeeze(1) - others
-        self._seen[rows] += 1
+        self._steps[rows] += 1
 
     def mean(self) -> Floats:
         """Return the mean margins, (N,); below zero another class had the larger logit on average."""
-        found: Floats = (self._sum / self._seen.clamp(min=1)).numpy()
+        found: Floats = (self._sum / self._steps.clamp(min=1)).numpy()
         return found
 
 
@@ -50,9 +50,9 @@ def vote(points: Tensor, labels: Tensor, classes: int) -> tuple[Floats, Bools]:
         votes = torch.zeros((len(similarity), classes))
         votes.scatter_add_(1, labels[neighbours], weights.clamp(min=0) + 1e-6)
         parts.append(votes / votes.sum(dim=1, keepdim=True))
-    shares = torch.cat(parts).double()
-    own = shares.gather(1, labels[:, None]).squeeze(1)
-    return (1 - own).numpy(), (own < shares.max(dim=1).values).numpy()
+    can_share_warmup = torch.cat(parts).double()
+    own = can_share_warmup.gather(1, labels[:, None]).squeeze(1)
+    return (1 - own).numpy(), (own < can_share_warmup.max(dim=1).values).numpy()
 
 
 def stratified_folds(labels: Ints, count: int, *, seed: int) -> list[Ints]:

@@ -106,7 +106,7 @@ def bench(
     from noisesieve.commands._ablation import ablate
     from noisesieve.commands.bench import as_markdown
     from noisesieve.commands.bench import bench as run_bench
-    from noisesieve.core.files import replacing, write_json
+    from noisesieve.core.files import atomic_write, write_json
 
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     try:
@@ -133,7 +133,7 @@ def bench(
         write_json(output, document)
         watcher.note(f"Written to {output}.")
     if markdown is not None:
-        with replacing(markdown) as file:
+        with atomic_write(markdown) as file:
             file.write(as_markdown(document).encode())
         watcher.note(f"Written to {markdown}.")
 

@@ -15,7 +15,7 @@ from noisesieve.cli import options as o
 from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import console, results, say
 from noisesieve.core.errors import OutputError
-from noisesieve.core.options import limit, scan_settings
+from noisesieve.core.options import parse_limit, scan_settings
 from noisesieve.core.settings import CheckSettings, Limit, Policy
 
 if TYPE_CHECKING:
@@ -125,13 +125,13 @@ def check(
 
 
 def _limit(text: str | None, option: str) -> Limit | None:
-    return None if text is None or text == "none" else limit(text, option)
+    return None if text is None or text == "none" else parse_limit(text, option)
 
 
 def _notes(checked: CheckResult) -> list[str]:
     batch, notes = checked.batch, []
     if checked.base_rate is not None:
-        notes.append(f"For comparison: of the rows that its own scan kept, the model flags {checked.base_rate:.1%}.")
+        notes.append(f"For comparison: of the clean rows of its own scan, the model flags {checked.base_rate:.1%}.")
     if batch.in_training:
         notes.append(f"{_rows(batch.in_training)} also in the training data: their scores are in-sample.")
     if batch.unreadable:
@@ -151,11 +151,11 @@ def _rows(count: int) -> str:
 
 def _write(result: GateResult, **targets: Path | None) -> None:
     from noisesieve.commands.check import render_result
-    from noisesieve.core.files import replacing
+    from noisesieve.core.files import atomic_write
 
     for kind, target in targets.items():
         if target is not None:
-            with replacing(target) as file:
+            with atomic_write(target) as file:
                 file.write(render_result(result, kind))
 
 

@@ -113,7 +113,7 @@ def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
     deep = ", ".join(f"{round(value * int(k)):,} of {int(k):,}" for k, value in found["precision_at"].items())
     lines = (
         f"ranking:      average precision {_number(found['average_precision'])}, AUC {_number(found['auc'])}",
-        f"top rows:     wrong are {deep}",
+        f"top rows:     wrong labels in {deep}",
         f"suggestions:  right for {hits['right']:,} of {hits['made']:,} wrong labels that are flagged",
         f"probability:  calibration error {bars['ece']:.3f}, Brier score {bars['brier']:.3f}",
         f"noise rate:   estimated {rate['estimated']:.1%}, true {rate['true']:.1%}, off by "

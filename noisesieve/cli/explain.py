@@ -92,7 +92,9 @@ def sentence(found: dict[str, Any]) -> str:
     odds = f"wrong with probability {'>99.9%' if wrong > 0.999 else format(wrong, '.1%')}"
     if found["verdict"] == "corrupted":
         like = (
-            f"the image looks like {found['suggested_label']!r}" if found["suggested_label"] else "no class is better"
+            f"the image looks like {found['suggested_label']!r}"
+            if found["suggested_label"]
+            else "no other class is more probable"
         )
         return (
             f"The label {given!r} has a larger loss than the average class (f = {probability:.2g}), so it is flagged; "

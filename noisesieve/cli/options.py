@@ -44,7 +44,7 @@ WarmupEpochs = Annotated[
     int | None, option("Epochs of plain cross-entropy. Default: until held-out agreement levels off.")
 ]
 SettleEpochs = Annotated[
-    int | None, option("Epochs of cross-entropy for the snapshot that the verdict combines; 0: none.")
+    int | None, option("Epochs of cross-entropy before the snapshot that the verdict uses; 0: none.")
 ]
 RampEpochs = Annotated[int | None, option("Epochs over which beta rises.")]
 SieveStart = Annotated[int | None, option("First epoch that trains on kept rows only.")]

@@ -17,16 +17,16 @@ from noisesieve.core.progress import Watcher
 from noisesieve.core.settings import RetrainOptions, RetrainSettings
 
 Out = Annotated[Path | None, o.option("Folder for the new model. Default: RUN-retrained.", "--output", "-o")]
-Baseline = Annotated[str | None, o.option("ce: also train plain cross-entropy on all rows, on as many images.")]
+Baseline = Annotated[str | None, o.option("ce: also train cross-entropy on all rows, for as many images.")]
 Decisions = Annotated[list[Path] | None, o.option("Decisions as `apply` reads them: their labels count as clean.")]
 Relabel = Annotated[float | None, o.option("Train on suggested labels of at least this probability.")]
 Weight = Annotated[
     float | None, o.option("Weight of the consistency loss. Default: corrupted rows / clean rows, at most 1.")
 ]
-Ratio = Annotated[float | None, o.option("Unlabelled images per labelled image. Default: as --weight.")]
+Ratio = Annotated[float | None, o.option("Unlabelled images per labelled one. Default: as the default of --weight.")]
 Target = Annotated[str, typer.Option(help="Network of the target: current, epoch-start (the paper's) or ema.")]
 Start = Annotated[str | None, o.option("scratch, or run: the scan's weights. Default: run for many rows.")]
-Warmup = Annotated[float | None, o.option("Epochs of learning rate warm-up. Default: a tenth, at most 5.")]
+Warmup = Annotated[float | None, o.option("Epochs of learning rate warm-up. Default: a tenth of all, at most 5.")]
 Clip = Annotated[float, typer.Option(help="Maximum norm of the gradients.")]
 
 

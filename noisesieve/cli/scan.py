@@ -73,9 +73,9 @@ def scan(
 ) -> None:
     """Find the wrong labels of a dataset and write a report.
 
-    Trains a confidence-regularized ResNet; photos on a machine without a GPU get confidence-regularized heads on frozen
-    features instead (out of fold, in seconds). Then the closed-form threshold of CORES² decides on every row. The same
-    command again resumes an unfinished run.
+    Trains a confidence-regularized ResNet. Without a GPU, photos (48 px or more) get confidence-regularized heads on
+    frozen features instead, if the extra `lite` is installed. Then the closed-form threshold of CORES² decides on every
+    row. The same command again resumes an unfinished run.
 
     Example: noisesieve scan ./dataset -o my-run
     """

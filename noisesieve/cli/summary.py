@@ -61,10 +61,10 @@ def _asides(summary: dict[str, Any]) -> list[str]:
         lines.append(f"{summary['undecided']:,} rows have a margin of zero within rounding.")
     if conflicting := summary["duplicates"]["with_different_labels"]:
         lines.append(
-            f"{_images(conflicting)} more than once in the dataset, with different labels (summary.json names them)."
+            f"In the dataset more than once, with different labels: {_images(conflicting)} (see summary.json)."
         )
     elif again := summary["duplicates"]["groups"]:
-        lines.append(f"{_images(again)} more than once in the dataset.")
+        lines.append(f"In the dataset more than once: {_images(again)}.")
     if rare := sum(row["low_evidence"] for row in summary["classes"]):
         lines.append(f"{rare:,} classes have fewer than 10 examples: low evidence.")
     return lines

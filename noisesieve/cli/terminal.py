@@ -67,7 +67,8 @@ def results() -> Iterator[None]:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the buffer would fail again at exit
         raise OutputError(
-            f"Standard output cannot be written: {error.strerror}.", "The run folder is complete."
+            f"Standard output cannot be written: {error.strerror}.",
+            "The work itself is done.",
         ) from error
 
 
@@ -142,7 +143,7 @@ class TerminalWatcher:
             return f"{facts['phase']} {facts['epoch']}/{facts['epochs']} loss {facts['loss']:.3f} {rate:,.0f}/s"
         return (
             f"{facts['phase']} {facts['epoch']}/{facts['epochs']} β {facts['beta']:.1f} "
-            f"kept {facts['kept']:,} flagged {facts['flagged']:,} {rate:,.0f}/s"
+            f"kept {facts['kept']:,} dropped {facts['dropped']:,} {rate:,.0f}/s"
         )
 
     def _print(self, text: str, style: str) -> None:

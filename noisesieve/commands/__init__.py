@@ -1,4 +1,4 @@
 """One file per command: what each command does. The only place where rooms meet. Read scan.py first.
 
-Modules that begin with an underscore are steps that several commands share.
+Modules that begin with an underscore are parts of commands.
 """

@@ -16,7 +16,7 @@ from noisesieve import __version__, pixels, sources
 from noisesieve.bench.methods import Comparison, TrainingResult
 from noisesieve.bench.table import machine_facts
 from noisesieve.commands._prepare import Dataset, decode_test_set, inspect_test_set, prepare_dataset
-from noisesieve.commands.bench import join_one_process
+from noisesieve.commands.bench import require_one_process
 from noisesieve.core.errors import TrainingError, UsageError
 from noisesieve.core.progress import NullWatcher, Stop, Watcher, pause_of
 from noisesieve.core.records import Bools
@@ -36,7 +36,7 @@ def ablate(
 ) -> dict[str, Any]:
     """Run four trainings on the same rows and measure each on the test set. Returns one JSON document."""
     watcher, scan, pause = watcher or NullWatcher(), settings.scan, pause_of(stop)
-    processes = join_one_process(scan)
+    processes = require_one_process(scan)
     index = sources.read(scan.source)
     with tempfile.TemporaryDirectory() as scratch:
         file_facts = pixels.inspect_files(index, scan.pixels, watcher, pause=pause)

@@ -93,7 +93,7 @@ def require_same_rows(report: Report, index: Index) -> None:
         )
 
 
-def refuse_dataset(report: Report, out: Path, data: Path | None, root: Path | None) -> None:
+def refuse_output_in_dataset(report: Report, out: Path, data: Path | None, root: Path | None) -> None:
     """Refuse an output path inside the dataset, or one that is a file of the run itself."""
     if out.name in (*FILES, "run.json") and out.resolve().parent == report.path.parent.resolve():
         raise OutputError(f"{out}: is a file of the run itself.", "Choose another name with -o.")

@@ -157,7 +157,7 @@ def inspect_test_set(
     if len(part) == 0:
         raise InputError(f"{index.root}: no label of the test set is a class of the model.", "Is its column right?")
     if len(part) < len(index):
-        watcher.warn(f"{len(index) - len(part):,} test rows have labels that the model does not know: left out.")
+        watcher.warn(f"{len(index) - len(part):,} test rows have labels that are not classes of the model: left out.")
     return part, pixels.inspect_files(part, settings, watcher, pause=pause)
 
 

@@ -81,7 +81,7 @@ def prepare_retraining(
         unlabelled=int((roles.role == UNLABELLED).sum()),
         flip=model.flip,
     )
-    folder.require_room(6 * (report.path.parent / "model.safetensors").stat().st_size + 2**26)
+    folder.require_free_space(6 * (report.path.parent / "model.safetensors").stat().st_size + 2**26)
     folder.begin(identity, index, file_facts, fresh=claim == "fresh", version=__version__)
     codes, given = (_codes(labels, decoded, model.classes) for labels in (roles.labels, index.labels))
     return RetrainJob(report, model, roles, decoded, codes, given, test_set, recipe, settings, folder, identity)

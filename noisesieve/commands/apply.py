@@ -17,9 +17,14 @@ import numpy as np
 import pyarrow.compute as pc
 
 from noisesieve import decisions, pixels, sources
-from noisesieve.commands._open_run import align_to_report, pixel_settings_of_run, refuse_dataset, settings_of_run
+from noisesieve.commands._open_run import (
+    align_to_report,
+    pixel_settings_of_run,
+    refuse_output_in_dataset,
+    settings_of_run,
+)
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
-from noisesieve.core.files import filling, replacing
+from noisesieve.core.files import atomic_output, atomic_write
 from noisesieve.core.progress import Watcher
 from noisesieve.core.records import Index
 from noisesieve.core.settings import ApplySettings, SourceSettings
@@ -36,7 +41,7 @@ def apply(run: Path, settings: ApplySettings, *, watcher: Watcher, pause: Callab
     """Write a corrected dataset, an audit log and a summary. If any decision cannot be applied, nothing is written."""
     report = read_report(run)
     source = settings_of_run(report, settings.data, settings.root).source
-    refuse_dataset(report, settings.output, settings.data, settings.root)
+    refuse_output_in_dataset(report, settings.output, settings.data, settings.root)
     _refuse_existing(settings)
     whole = sources.read_all(source)
     index = align_to_report(report, sources.narrow(whole, source))
@@ -154,14 +159,14 @@ def _publish(
     out, summary = settings.output, sidecar_path(settings.output, "summary.json")
     with contextlib.ExitStack() as stack:
         target: Any = stack.enter_context(
-            replacing(out) if settings.tree is None else filling(out, folder=True, force=settings.force)
+            atomic_write(out) if settings.tree is None else atomic_output(out, folder=True, force=settings.force)
         )
         root, notes = _write_dataset(whole, source, changes, settings, target)
         document |= {"root": None if root is None else str(root), "notes": notes, "scan": _scan_options(source, root)}
         log = audit_table(report, outcomes)
-        fill_csv(stack.enter_context(replacing(Path(document["audit"]))), log.column_names, log.to_pylist())
+        fill_csv(stack.enter_context(atomic_write(Path(document["audit"]))), log.column_names, log.to_pylist())
         text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        stack.enter_context(replacing(summary)).write(text.encode("utf-8", "backslashreplace"))
+        stack.enter_context(atomic_write(summary)).write(text.encode("utf-8", "backslashreplace"))
     return {**document, "summary": str(summary)}
 
 

@@ -25,13 +25,13 @@ from noisesieve.learn.frozen.features import compute_features
 from noisesieve.learn.plan import describe
 from noisesieve.learn.training_data import TrainingData
 
-__all__ = ["as_markdown", "bench", "join_one_process", "table_of"]
+__all__ = ["as_markdown", "bench", "require_one_process", "table_of"]
 
 
 def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop = lambda: None) -> dict[str, Any]:
     """Train and measure every method on the same rows. Returns one JSON document."""
     watcher, scan, methods = watcher or NullWatcher(), settings.scan, _methods(settings.methods)
-    processes = join_one_process(scan)
+    processes = require_one_process(scan)
     index = sources.read(scan.source)
     rows = truth.LabelledRows(index.ids, index.paths, index.labels, index.carried)
     right = truth.find_truth(rows, settings.truth, settings.truth_column, watcher)
@@ -68,7 +68,7 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
     }
 
 
-def join_one_process(scan: ScanSettings) -> Processes:
+def require_one_process(scan: ScanSettings) -> Processes:
     """Check the settings and refuse torchrun: a bench runs in one process."""
     validate_settings(scan)
     processes = Processes.join(scan.device)

@@ -60,7 +60,7 @@ class CheckResult:
     report: Report
     batch: BatchCounts
     rules: list[RuleResult]
-    base_rate: float | None  # share of the rows that the scan kept which the saved weights alone would flag
+    base_rate: float | None  # share of the scan's clean rows that the saved weights alone would flag
     groups: list[dict[str, Any]] | None
     seconds: float
     is_table: bool
@@ -161,7 +161,7 @@ def _score(
         warn_of_unreadable(index, decoded.file_facts, watcher)
         chosen = np.flatnonzero(known[decoded.rows])
         if len(chosen) == 0:
-            raise InputError(f"{index.root}: no image of a class that the model knows can be read.", "Is --root right?")
+            raise InputError(f"{index.root}: no image with a class of the model can be read.", "Is --root right?")
         watcher.stage("scoring", len(chosen))
 
         def done(count: int) -> None:

@@ -1,6 +1,6 @@
 """`noisesieve evaluate`: compare a run with known right labels, or with label errors planted for the purpose.
 
-With `--plant`, known flips are planted into rows that the run called clean, with the label pairs of the run's own
+With `--plant`, known flips are planted into clean rows of the run, with the label pairs of the run's own
 suspects, and the dataset is scanned again with the same settings. The result is an estimate: rows that the first scan
 flagged take no part (some of them are false alarms), and wrong labels that it missed count as false alarms when the
 second scan finds them.
@@ -23,7 +23,7 @@ from noisesieve.bench.metrics import average_precision, calibration, detection
 from noisesieve.commands._open_run import require_same_rows, settings_of_run
 from noisesieve.commands.scan import scan
 from noisesieve.core.errors import InputError, OutputError, UsageError
-from noisesieve.core.files import digest, replacing
+from noisesieve.core.files import atomic_write, digest
 from noisesieve.core.progress import Stop, Watcher
 from noisesieve.core.records import Bools, Index, Ints
 from noisesieve.report import Report, read_report
@@ -43,7 +43,7 @@ def evaluate_with_truth(
     document = evaluate_rows(rows)
     drawing = draw_evaluation(rows, f"{report.path.parent.name}: margins and ranking")
     try:
-        with replacing(target) as out:
+        with atomic_write(target) as out:
             out.write(drawing.encode())
     except OutputError as error:
         if chart is not None:
@@ -83,7 +83,7 @@ def evaluate_by_planting(
 
 
 def draw_flips(report: Report, clean: Bools, *, share: float, seed: int) -> tuple[Ints, list[str]]:
-    """Choose clean rows and their new labels: label pairs are drawn as often as among the suspects, plus one."""
+    """Choose clean rows and new labels; pairs are sampled in proportion to their count among suspects, plus one."""
     classes: list[str] = report.facts["classes"]
     number = {name: i for i, name in enumerate(classes)}
     rows = np.flatnonzero(clean)

@@ -32,7 +32,7 @@ LABELS = ("predicted_label", "predicted_probability", "label_probability", "sugg
 def explain(
     run: Path, name: str, *, data: Path | None, root: Path | None, watcher: Watcher, pause: Callable[[], None]
 ) -> dict[str, Any]:
-    """Return everything that a run knows of one row, found by id, path or row number."""
+    """Return everything that a run stores about one row, found by id, path or row number."""
     report = read_report(run)
     row = find_row(report, name)
     facts = report.table.slice(row, 1).to_pylist()[0]

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow.compute as pc
 
 from noisesieve import __version__, pixels
-from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_dataset
+from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_output_in_dataset
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.files import filling
+from noisesieve.core.files import atomic_output
 from noisesieve.core.progress import Watcher
 from noisesieve.core.records import Index
 from noisesieve.core.settings import ExportSettings, PixelSettings
@@ -33,7 +33,7 @@ def export(run: Path, settings: ExportSettings, *, watcher: Watcher, pause: Call
         raise UsageError(f"--to {settings.format}: unknown.", f"Choose {', '.join(EXPORTS)}.")
     report, kind = read_report(run), EXPORTS[settings.format]
     out = settings.output or report.path.parent / kind.name.format(only=FILE_WORDS[settings.only])
-    refuse_dataset(report, out, settings.data, settings.root)
+    refuse_output_in_dataset(report, out, settings.data, settings.root)
     if kind.folder and out.suffix.lower() in (".json", ".xml", *KINDS):
         raise UsageError(f"-o {out}: --to {settings.format} writes a folder.", "Leave the extension out.")
     chosen = select_rows(report, only=settings.only, top=settings.top, least=settings.min_probability)
@@ -41,7 +41,7 @@ def export(run: Path, settings: ExportSettings, *, watcher: Watcher, pause: Call
         chosen = chosen.filter(pc.equal(chosen["status"], "ok"))
     if len(chosen) == 0:
         raise InputError(f"{report.path.parent}: no rows to export with these options.", "Loosen them, or --only all.")
-    with filling(out, folder=kind.folder, force=settings.force) as target:
+    with atomic_output(out, folder=kind.folder, force=settings.force) as target:
         job = ExportJob(
             table=chosen,
             classes=report.facts["classes"],

@@ -25,7 +25,7 @@ from noisesieve.commands._open_run import index_of_run
 from noisesieve.commands._retrain_job import RetrainJob, prepare_retraining, recipe_of_run, retrained_folder
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, assign_roles
 from noisesieve.core.errors import InputError, OutputError, Stopped
-from noisesieve.core.files import digest, locked, replacing, write_json
+from noisesieve.core.files import atomic_write, digest, locked, write_json
 from noisesieve.core.progress import NullWatcher, Stop, Watcher, pause_of
 from noisesieve.core.records import Ints
 from noisesieve.core.settings import RetrainSettings
@@ -68,8 +68,8 @@ def retrain(settings: RetrainSettings, *, watcher: Watcher | None = None, stop: 
         try:
             return _lead(settings, processes, watcher or NullWatcher(), stop)
         finally:
-            processes.share("")  # no further training: the other ranks end
-    while file := processes.share("", pause_of(stop)):
+            processes.broadcast("")  # no further training: the other ranks end
+    while file := processes.broadcast("", pause_of(stop)):
         _train(json.loads(Path(file).read_text(encoding="utf-8")), processes, NullWatcher(), stop)
     raise Stopped("", exit_code=0)
 
@@ -119,7 +119,7 @@ def _initial_weights(job: RetrainJob, start: str) -> str | None:
     if start == "scratch":
         return None
     file = job.folder.checkpoints / "initial.safetensors"
-    with replacing(file) as out:
+    with atomic_write(file) as out:
         out.write(save({name: value.contiguous().cpu() for name, value in job.model.network.state_dict().items()}))
     return str(file)
 
@@ -154,7 +154,7 @@ def _share_and_train(
     }
     file = job.folder.checkpoints / f"{name}.json"
     write_json(file, task)
-    processes.share(str(file))
+    processes.broadcast(str(file))
     return _train(task, processes, watcher, stop)
 
 
@@ -220,7 +220,7 @@ def _record(
         recipe=replace(job.recipe.network, sieve_eps=model.sieve_eps),
         classes=model.classes,
     )
-    with job.report.path.open("rb") as source, replacing(folder / "report.parquet") as file:
+    with job.report.path.open("rb") as source, atomic_write(folder / "report.parquet") as file:
         shutil.copyfileobj(source, file)
     history = [*retrained.history, *(baseline.history if baseline is not None else [])]
     write_table(pa.Table.from_pylist(history), folder / "history.parquet")
@@ -241,7 +241,7 @@ def _record(
     }
     write_json(folder / "retrain.json", document)
     if accuracy is not None:
-        with replacing(folder / "curves.svg") as file:
+        with atomic_write(folder / "curves.svg") as file:
             title = without_xml_control(printable(folder.name))
             file.write(draw_accuracy(accuracy, title).encode("utf-8", "backslashreplace"))
     return document

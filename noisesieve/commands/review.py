@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from noisesieve import pixels
-from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_dataset
+from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_output_in_dataset
 from noisesieve.core.errors import OutputError
-from noisesieve.core.files import replacing
+from noisesieve.core.files import atomic_write
 from noisesieve.core.progress import Watcher
 from noisesieve.core.records import Index
 from noisesieve.core.settings import ReviewSettings
@@ -35,7 +35,7 @@ def review(run: Path, settings: ReviewSettings, *, watcher: Watcher, pause: Call
     """Write the review page of a finished run."""
     report = read_report(run)
     page = settings.output or report.path.parent / "review.html"
-    refuse_dataset(report, page, settings.data, settings.root)
+    refuse_output_in_dataset(report, page, settings.data, settings.root)
     if settings.output is not None and page.exists() and not settings.force:
         raise OutputError(f"{page}: exists already.", "Choose another name with -o, or pass --force.")
     index = index_of_run(report, settings.data, settings.root)
@@ -62,7 +62,7 @@ def write_review(
     )
     images = dict(zip(inside.tolist(), thumbnails, strict=True))
     text = render_page(build_page_data(report, rows, [images.get(row) for row in rows.tolist()]))
-    with replacing(page) as file:
+    with atomic_write(page) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
     if lost := sum(thumbnail is None for thumbnail in thumbnails):
         watcher.warn(f"{lost:,} images are missing or changed since the run: the page does not show them.")

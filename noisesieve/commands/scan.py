@@ -105,7 +105,7 @@ def _lead(
             dataset = prepare_dataset(
                 index, file_facts, settings, processes, watcher, pause_of(stop), scratch=run.checkpoints / "pixels"
             )
-            run.require_room(bytes_needed(dataset, settings))
+            run.require_free_space(bytes_needed(dataset, settings))
             watcher.note(f"{settings.training.preset}: {describe(dataset.recipe, processes)}")
             if dataset.recipe.frozen and settings.training.freeze is None:
                 watcher.note(
@@ -124,7 +124,7 @@ def _lead(
             else:
                 task = _training_task(dataset, folder, identity)
                 write_json(run.checkpoints / "training.json", task)
-                processes.share(str(run.checkpoints / "training.json"))
+                processes.broadcast(str(run.checkpoints / "training.json"))
                 shared = True
                 weights, scores = _train_network(task, processes, watcher, stop)
             report = _record(dataset, weights, scores, identity, run, settings, watcher)
@@ -134,12 +134,12 @@ def _lead(
             return report
     finally:
         if not shared:
-            processes.share("")  # no training: the other ranks end
+            processes.broadcast("")  # no training: the other ranks end
 
 
 def _follow(processes: Processes, stop: Stop) -> Report:
     """Train with rank 0, from the task file that it wrote. Ranks other than 0 return no report."""
-    if file := processes.share("", pause_of(stop)):
+    if file := processes.broadcast("", pause_of(stop)):
         _train_network(json.loads(Path(file).read_text(encoding="utf-8")), processes, NullWatcher(), stop)
     raise Stopped("", exit_code=0)
 

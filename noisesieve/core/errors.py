@@ -49,7 +49,7 @@ class StateError(NoisesieveError):
 
 
 class TrainingError(NoisesieveError):
-    """Training failed: a loss that is not finite, or every row sieved out."""
+    """Training failed: a loss that is not finite, or every row dropped."""
 
     exit_code = 6
 

@@ -20,7 +20,7 @@ MARK = ".noisesieve"  # marks a folder that noisesieve created and may replace
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary binary file that replaces `path` when the block succeeds; on an error `path` is unchanged."""
     if not path.name or path.is_dir():
         raise OutputError(f"{path}: is a folder.", "Choose the name of a file.")
@@ -45,7 +45,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextlib.contextmanager
-def filling(path: Path, *, folder: bool, force: bool) -> Iterator[Path]:
+def atomic_output(path: Path, *, folder: bool, force: bool) -> Iterator[Path]:
     """Yield a path to write to, which becomes `path` when the block succeeds.
 
     For a file it is `path` itself, since its writer replaces it atomically. For a folder it is a temporary folder that
@@ -106,7 +106,7 @@ def sync_folder(folder: Path) -> None:
 def write_json(path: Path, document: Any) -> None:
     """Write a JSON document atomically. Keys keep their order; NaN is refused."""
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    with replacing(path) as file:
+    with atomic_write(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
 
 
@@ -136,14 +136,14 @@ def digest(document: Any) -> str:
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock a run folder. A second process gets an error that names the pid; the lock ends with its process."""
-    held_out_head = folder / ".lock.pid"
+    pid_file = folder / ".lock.pid"
     lock = FileLock(folder / ".lock", blocking=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        held_out_head.write_text(str(os.getpid()))
+        pid_file.write_text(str(os.getpid()))
     except Timeout:
-        pid = held_out_head.read_text() if held_out_head.exists() else "unknown"
+        pid = pid_file.read_text() if pid_file.exists() else "unknown"
         raise OutputError(
             f"{folder}: process {pid} is writing this run.", "Wait for it, or choose another folder with -o."
         ) from None
@@ -155,7 +155,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         with contextlib.suppress(OSError):
-            held_out_head.unlink()
+            pid_file.unlink()
         lock.release()
         _tidy(folder)
 

@@ -66,7 +66,7 @@ def _checked(settings: ScanSettings) -> ScanSettings:
         ("--beta", options.beta, -1e-300, 1e6),
     ):
         if number is not None and not (isinstance(number, int | float) and low < number <= high):
-            raise UsageError(f"{option} {number}: must be a number above {max(low, 0.0):g}, at most {high:g}.")
+            raise UsageError(f"{option} {number}: must be a number between {max(low, 0.0):g} and {high:g}.")
     if options.mixup is not None and not (isinstance(options.mixup, int | float) and 0 <= options.mixup <= 100):
         raise UsageError(f"--mixup {options.mixup}: must be a number from 0 (no mixing) to 100.")
     for option, count, least, most in (
@@ -87,7 +87,8 @@ def _checked(settings: ScanSettings) -> ScanSettings:
             raise UsageError(f"{option} {count}: must be a whole number from {least} to {most}.")
     if options.weights is not None and (not options.weights or _looks_like_a_keyword(options.weights)):
         raise UsageError(
-            f"--weights {options.weights!r}: not the name of a file.", "Give it another name, or a keyword."
+            f"--weights {options.weights!r}: empty, or a file with the name of a keyword.",
+            "Rename it, or pass a keyword.",
         )
     if options.freeze and options.preset != "auto":
         raise UsageError(f"--freeze: --preset {options.preset} trains the whole network.", "Leave one of them out.")
@@ -110,7 +111,7 @@ def _looks_like_a_keyword(weights: str) -> bool:
     return Path(weights).name in ("none", "imagenet", "lite0") and Path(weights).name != weights
 
 
-def limit(text: str, option: str) -> Limit:
+def parse_limit(text: str, option: str) -> Limit:
     """Parse a limit: a share (5%, 0.05) or a count (12)."""
     number, percent = (text[:-1], True) if text.endswith("%") else (text, False)
     try:

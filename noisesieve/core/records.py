@@ -1,4 +1,7 @@
-"""The records that rooms pass to each other. Row i is the same image in every record: rows are never reordered."""
+"""The records that rooms pass to each other. Rows are never reordered.
+
+Index and FileFacts have one entry per row; Pixels, Scores and Verdicts have one per readable row, in the same order.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +111,7 @@ class Scores:
     beta: float
     history: list[dict[str, Any]]
     facts: dict[str, Any]  # what was chosen during training: flips, length of the warm-up
-    # (N,) True where the CE snapshot and the regularized network name different other classes; None: no snapshot
+    # (N,) True where CE snapshot and regularized network predict different other classes; None: no snapshot
     disagree: Bools | None = None
     # (N, 2) from the saved weights alone: probability of the given label, and 1 where they flag the row
     saved_model_scores: Floats | None = None
@@ -138,8 +141,8 @@ class Verdicts:
 class ModelSummary:
     """How the saved weights alone, which are not the whole verdict, score the rows they were trained on."""
 
-    flagged: int  # rows that the scan kept and these weights would flag
-    of: int  # rows that the scan kept
+    flagged: int  # clean rows that these weights alone would flag
+    of: int  # clean rows, by the verdict
     # P(label wrong) as a piecewise linear curve over ln f[y]: the knots
     log_probability: list[float]
     corruption_probability: list[float]

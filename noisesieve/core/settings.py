@@ -14,10 +14,10 @@ SCORE_PASSES = ("eval", "train")
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PROBABILITIES = ("auto", "all", "none")
 WAIVERS = ".noisesieve-waivers.csv"  # in the working folder, to be committed
-ONLY = ("corrupted", "clean", "all")
-FILES = ("link", "copy")
+EXPORT_VERDICTS = ("corrupted", "clean", "all")
+FILE_MODES = ("link", "copy")
 TARGETS = ("current", "epoch-start", "ema")
-STARTS = ("scratch", "run")
+RETRAIN_STARTS = ("scratch", "run")
 BASELINES = ("ce",)
 NOISES = ("symmetric", "asymmetric", "instance")
 
@@ -107,7 +107,8 @@ class Recipe:
     folds: int = 0  # frozen: every row is scored by heads that were not trained on it
     head_seeds: int = 0  # frozen: number of partitions into folds; there are folds * head_seeds heads
     body_lr: float = 1.0  # learning rate of all layers but the last, as a share of `lr`
-    # "hold": constant until beta rises, then cosine; "steps": divided by ten after each of lr_steps; "cosine"
+    # "hold": constant in the warm-up, then a cosine over the settle epochs and another one over the rest;
+    # "steps": divided by ten after each of lr_steps; "cosine": one cosine over all epochs
     lr_schedule: str = "hold"
     lr_steps: tuple[int, ...] = ()
     momentum: float = 0.9
@@ -205,7 +206,10 @@ class RetrainOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for option, value, allowed in (("--target", self.target, TARGETS), ("--start", self.start, (None, *STARTS))):
+        for option, value, allowed in (
+            ("--target", self.target, TARGETS),
+            ("--start", self.start, (None, *RETRAIN_STARTS)),
+        ):
             if value not in allowed:
                 raise UsageError(f"{option} {value}: unknown.", f"Choose {', '.join(filter(None, allowed))}.")
         for option, number, least in (
@@ -276,10 +280,10 @@ class ExportSettings:
     force: bool = False
 
     def __post_init__(self) -> None:
-        if self.only not in ONLY:
-            raise UsageError(f"--only {self.only}: unknown.", f"Choose {', '.join(ONLY)}.")
-        if self.files not in FILES:
-            raise UsageError(f"--files {self.files}: unknown.", f"Choose {', '.join(FILES)}.")
+        if self.only not in EXPORT_VERDICTS:
+            raise UsageError(f"--only {self.only}: unknown.", f"Choose {', '.join(EXPORT_VERDICTS)}.")
+        if self.files not in FILE_MODES:
+            raise UsageError(f"--files {self.files}: unknown.", f"Choose {', '.join(FILE_MODES)}.")
         if self.top is not None and self.top < 1:
             raise UsageError(f"--top {self.top}: must be at least 1.")
         _require_share("--min-probability", self.min_probability)
@@ -299,8 +303,8 @@ class ApplySettings:
     force: bool = False
 
     def __post_init__(self) -> None:
-        if self.tree not in (None, *FILES):
-            raise UsageError(f"--tree {self.tree}: unknown.", f"Choose {', '.join(FILES)}.")
+        if self.tree not in (None, *FILE_MODES):
+            raise UsageError(f"--tree {self.tree}: unknown.", f"Choose {', '.join(FILE_MODES)}.")
         _require_share("--accept-above", self.accept_above)
         if not self.decisions and self.accept_above is None:
             raise UsageError("No decisions.", "Name a file of decisions, or pass --accept-above 0.95.")

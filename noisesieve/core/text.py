@@ -37,7 +37,7 @@ IMAGE_EXTENSIONS = frozenset(
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2})")
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # text that a spreadsheet would run, with or without our own quotes
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_LONGEST_NAME = 120  # characters; file systems allow 255 bytes
+_LONGEST_NAME = 120  # bytes; file systems allow 255
 _DIGITS = re.compile(r"(\d{1,18})")
 
 

@@ -40,7 +40,7 @@ def resolve(
     """
     known = _RunRows(report, root)
     unchanged = 0
-    wrong: list[str] = []
+    invalid: list[str] = []
     stale: list[str] = []
     outcomes: dict[int, Outcome] = {}
     for entry in decisions:
@@ -50,16 +50,16 @@ def resolve(
             stale.append(f"{entry.location}: {problem}")
             continue
         except _InvalidDecision as problem:
-            wrong.append(f"{entry.location}: {problem}")
+            invalid.append(f"{entry.location}: {problem}")
             continue
         if entry.exported and outcome.decision == "keep":
             unchanged += 1
             continue
         earlier = outcomes.setdefault(outcome.row, outcome)
         if earlier.label != outcome.label:
-            wrong.append(f"{known.ids[outcome.row]!r}: {_whose(earlier)}, and {_whose(outcome)}")
-    if wrong:
-        raise InputError(_count(wrong), "Nothing was written: correct them first.", items=wrong)
+            invalid.append(f"{known.ids[outcome.row]!r}: {_whose(earlier)}, and {_whose(outcome)}")
+    if invalid:
+        raise InputError(_count(invalid), "Nothing was written: correct them first.", items=invalid)
     if stale:
         raise StateError(_count(stale), "Nothing was written: scan again, and decide these again.", items=stale)
     return outcomes, unchanged

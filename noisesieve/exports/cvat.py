@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xml.etree.ElementTree as ET
 
-from noisesieve.core.files import replacing
+from noisesieve.core.files import atomic_write
 from noisesieve.core.text import without_xml_control
 from noisesieve.exports.job import ExportJob, ExportResult, best_label, require_xml_names
 
@@ -28,7 +28,7 @@ def write(job: ExportJob) -> ExportResult:
         image = ET.SubElement(root, "image", id=str(i), name=name, width=str(width), height=str(height))
         ET.SubElement(image, "tag", label=without_xml_control(best_label(row)[0]), source="auto").text = ""
     ET.indent(root)
-    with replacing(job.out) as file:
+    with atomic_write(job.out) as file:
         file.write(b'<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(root, encoding="utf-8") + b"\n")
     note = "In a CVAT task of these images: Upload annotations, format CVAT 1.1. The suggestions are tags."
     return ExportResult(len(job.rows), [note])

@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterable
 from typing import IO, Any
 
-from noisesieve.core.files import replacing
+from noisesieve.core.files import atomic_write
 from noisesieve.core.text import csv_line, guard_cell
 from noisesieve.exports.job import ExportJob, ExportResult
 
 
 def write_csv(job: ExportJob) -> ExportResult:
     """Write one row per image; text that a spreadsheet would run as a formula gets a leading quote."""
-    with replacing(job.out) as file:
+    with atomic_write(job.out) as file:
         fill_csv(file, job.table.column_names, job.stream())
     return ExportResult(len(job.table), [])
 
@@ -37,7 +37,7 @@ def _cell(value: Any) -> Any:
 
 def write_jsonl(job: ExportJob) -> ExportResult:
     """Write one JSON object per line, with the values of the report."""
-    with replacing(job.out) as file:
+    with atomic_write(job.out) as file:
         for row in job.stream():
             file.write((json.dumps(row, ensure_ascii=False, default=str) + "\n").encode("utf-8", "backslashreplace"))
     return ExportResult(len(job.table), [])

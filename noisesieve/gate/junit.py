@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from noisesieve.core.text import without_xml_control
 from noisesieve.gate.result import GateResult
 
-SUITE = "noisesieve.commands.check"
+SUITE = "noisesieve.check"
 
 
 def render(result: GateResult) -> str:

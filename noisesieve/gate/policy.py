@@ -38,7 +38,7 @@ class BatchCounts:
     waived: int
     unreadable: int
     in_training: int
-    unknown: dict[str, int]  # class that the model does not know → rows
+    unknown: dict[str, int]  # class that the model does not have → rows
     classes: dict[str, tuple[int, int]]  # label → suspects, of
 
 

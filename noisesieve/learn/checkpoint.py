@@ -13,7 +13,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from noisesieve.core.errors import StateError
-from noisesieve.core.files import replacing
+from noisesieve.core.files import atomic_write
 
 DIGEST = 32  # bytes of SHA-256 at the end of the file
 KEPT = 2
@@ -38,7 +38,7 @@ class Checkpoints:
         """Write checkpoint `number` atomically, then delete all but the last two."""
         metadata = {"identity": self._identity, "facts": json.dumps(facts)}
         blob = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, metadata)
-        with replacing(self._folder / f"{number:08}.ckpt") as file:
+        with atomic_write(self._folder / f"{number:08}.ckpt") as file:
             file.write(blob)
             file.write(hashlib.sha256(blob).digest())
         for old in self._files()[:-KEPT]:
@@ -54,12 +54,12 @@ class Checkpoints:
                 if metadata["identity"] != self._identity:
                     raise StateError(
                         f"{file}: belongs to another recipe: the device, the version or the data changed since.",
-                        "Start the run anew with --force.",
+                        "Start a new run with --force.",
                     )
                 return tensors, json.loads(metadata["facts"])
             self._warn(f"{file.name} is damaged (its SHA-256 does not match); using the checkpoint before it.")
         if files:
-            raise StateError(f"{self._folder}: every checkpoint is damaged.", "Start the run anew with --force.")
+            raise StateError(f"{self._folder}: every checkpoint is damaged.", "Start a new run with --force.")
         return None
 
     def _files(self) -> list[Path]:

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from noisesieve.learn.device import choose_device
 
-TIMEOUT = datetime.timedelta(minutes=10)  # per exchange; while rank 0 decodes, the others wait in `share`
+TIMEOUT = datetime.timedelta(minutes=10)  # per exchange; while rank 0 decodes, the others wait in `broadcast`
 GATHER_ROWS = 65_536  # rows exchanged at a time: all scores at once may not fit the device
 
 
-# Number of the next `share`. It never restarts: a second stage of the same process uses the same store.
-_SHARES = itertools.count()
+# Number of the next `broadcast`. It never restarts: a second stage of the same process uses the same store.
+_BROADCASTS = itertools.count()
 
 
 class Processes:
@@ -53,12 +53,12 @@ class Processes:
     def is_leader(self) -> bool:
         return self.rank == 0
 
-    def share(self, text: str, pause: Callable[[], None] = lambda: None) -> str:
-        """Return a text of rank 0 on every rank. The other ranks wait until rank 0 calls this."""
+    def broadcast(self, text: str, pause: Callable[[], None] = lambda: None) -> str:
+        """Return rank 0's `text` on every rank. The other ranks wait until rank 0 calls this."""
         if self.size == 1:
             return text
         store = dist.distributed_c10d._get_default_store()
-        key = f"noisesieve/{next(_SHARES)}"
+        key = f"noisesieve/{next(_BROADCASTS)}"
         if self.is_leader:
             store.set(key, text)
             return text

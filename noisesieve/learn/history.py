@@ -61,5 +61,5 @@ class HistoryRecorder:
             epochs=schedule.epochs,
             beta=schedule.beta(state.epoch),
             kept=kept,
-            flagged=rows - kept,
+            dropped=rows - kept,
         )

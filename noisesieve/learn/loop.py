@@ -53,7 +53,11 @@ class Loop:
         make_deterministic(processes.device)
         self.recipe, self.processes, self.watcher = recipe, processes, watcher
         self.checkpoints, self.stop, self.observe = checkpoints, stop, observe
-        self.labels, self.trusted, self.aside = training_data.labels, training_data.trusted, training_data.aside
+        self.labels, self.trusted, self.score_only = (
+            training_data.labels,
+            training_data.trusted,
+            training_data.score_only,
+        )
         self.rows = len(self.labels)
         statistics = statistics_of(recipe.weights, recipe.backbone)
         self.loader = BatchLoader(training_data.pixels, processes.device, statistics=statistics)
@@ -99,9 +103,11 @@ class Loop:
             with self.recorder.timed("train"):
                 self.train_epoch()
             with self.recorder.timed("score"):
-                kept, flagged, edge = self.score_epoch()
+                kept, flagged, undecided_rows = self.score_epoch()
             steps = len(self.epoch_batches())
-            self.recorder.record(state, self.schedule, steps=steps, kept=kept, flagged=flagged, undecided=edge)
+            self.recorder.record(
+                state, self.schedule, steps=steps, kept=kept, flagged=flagged, undecided=undecided_rows
+            )
             state.epoch, state.step, state.epoch_facts = state.epoch + 1, 0, {}
             self.save()
         self.watcher.finish()
@@ -155,16 +161,21 @@ class Loop:
         self.processes.mean_(state.norm_buffers())
         if state.epoch_facts["skipped"] > SKIPPED_SHARE * len(batches):
             skipped = int(state.epoch_facts["skipped"])
-            self.watcher.warn(f"Epoch {state.epoch}: {skipped} of {len(batches)} batches had every row sieved out.")
+            self.watcher.warn(f"Epoch {state.epoch}: {skipped} of {len(batches)} batches had every row dropped.")
 
     def epoch_batches(self) -> list[Tensor]:
         """Return the batches of rows of this epoch; without the held-out rows during the warm-up."""
         epoch = self.state.epoch
-        aside = torch.cat((self.aside, self.held_out)) if self.schedule.phase(epoch) == "warm-up" else self.aside
-        return batches_of(self.labels, aside, self.recipe, make_generator(self.recipe.seed, epoch, 0))
+        score_only = (
+            torch.cat((self.score_only, self.held_out)) if self.schedule.phase(epoch) == "warm-up" else self.score_only
+        )
+        return batches_of(self.labels, score_only, self.recipe, make_generator(self.recipe.seed, epoch, 0))
 
     def batch_rows(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows of a batch that are trained on: over all ranks, and on this rank."""
+        """Return the rows of a batch that the network computes: over all ranks, and on this rank.
+
+        These are the kept rows; with --score-pass train all rows, where dropped ones have weight zero in the loss.
+        """
         kept = batch if self.recipe.score_pass == "train" else batch[self.state.keep[batch]]
         mine = kept[self.processes.rank :: self.processes.size]
         return kept, mine if len(mine) else kept[:1]  # a rank without rows runs one row with weight zero
@@ -241,8 +252,8 @@ class Loop:
         last, everything = state.epoch == schedule.epochs, torch.arange(self.rows)
         margins = None
         sieved = state.epoch >= schedule.sieve_start or schedule.sieve_start > schedule.epochs  # or no sieve at all
-        counts = sieved and state.epoch > schedule.epochs - self.recipe.average_epochs
-        if last or (counts and self.recipe.score_pass == "eval"):
+        averaged = sieved and state.epoch > schedule.epochs - self.recipe.average_epochs
+        if last or (averaged and self.recipe.score_pass == "eval"):
             probs = self.scorer.score(state, everything)
             state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs
             state.prob_count += 1
@@ -281,7 +292,7 @@ class Loop:
         clean = clean | self.trusted
         if not clean.any():
             raise TrainingError(
-                f"Every row was sieved out after epoch {state.epoch}: the network predicts no given label.",
+                f"Every row was dropped after epoch {state.epoch}: no given label passes the threshold.",
                 "Lengthen --warmup-epochs, lower --beta, or check that labels and images belong together.",
             )
         state.keep = clean

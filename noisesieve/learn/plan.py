@@ -19,7 +19,7 @@ from noisesieve.sieve.formulas import PAPER_EPS
 SIZES = (16, 24, 32, 48, 64, 96, 128, 160, 224)
 PHOTO = 48  # side in pixels from which images are assumed to be photos
 BODY_LR = 0.1  # learning rate of pretrained layers, as a share of the head's
-FITTED = ("auto", "paper")  # presets whose backbone and image size are chosen from the data and the device
+AUTO_SIZED = ("auto", "paper")  # presets whose backbone and image size are chosen from the data and the device
 
 
 def plan(options: TrainingOptions, *, rows: int, classes: int, longest_sides: Ints, device: str) -> Recipe:
@@ -35,7 +35,7 @@ def image_size(options: TrainingOptions, *, longest_sides: Ints, device: str) ->
 def choose_weights(options: TrainingOptions, *, longest_sides: Ints, device: str) -> tuple[str, bool]:
     """Return the initial weights, and whether all layers but the last are frozen.
 
-    By default, photos on a machine without a GPU take the frozen path if the extra `lite` is installed.
+    By default they are frozen for images of PHOTO pixels or more, on a CPU, if the extra `lite` is installed.
     """
     if options.weights is None and options.freeze is None:
         plain = options.preset == "auto" and options.backbone is None
@@ -50,7 +50,7 @@ def backbone_of(options: TrainingOptions, weights: str, device: str) -> str:
     """Return the backbone: the user's choice, else one that fits the weights."""
     if options.backbone is not None or weights == LITE:
         return options.backbone or LITE
-    if options.preset not in FITTED:
+    if options.preset not in AUTO_SIZED:
         return PRESET_RECIPES[options.preset](1, SIZES[-1], device).backbone
     return "resnet18" if device == "cpu" else "resnet34"
 
@@ -64,10 +64,10 @@ def _base(options: TrainingOptions, rows: int, classes: int, longest_sides: Ints
         return recipe
     if freeze:
         recipe = frozen(rows, classes)
-    elif options.preset in FITTED:
+    elif options.preset in AUTO_SIZED:
         recipe = replace(recipe, body_lr=BODY_LR)
     least, most = PRETRAINED_SIZES
-    if options.preset in FITTED:
+    if options.preset in AUTO_SIZED:
         recipe = replace(recipe, image_size=min(most, max(least if weights in (LITE, IMAGENET) else 0, natural)))
     return replace(recipe, backbone=backbone_of(options, weights, device), weights=Path(weights).name)
 
@@ -91,12 +91,12 @@ def _with_options(recipe: Recipe, options: TrainingOptions) -> Recipe:
         settle = 0 if options.sieve_eps == PAPER_EPS else round(recipe.settle_epochs * scale)
     ramp = options.ramp_epochs if options.ramp_epochs is not None else round(recipe.ramp_epochs * scale)
     lead = (recipe.sieve_start - recipe.warmup_epochs) / (recipe.epochs - recipe.warmup_epochs)
-    choose_weights = options.sieve_start or min(epochs, warmup + max(1, round(lead * (epochs - warmup))))
+    sieve_start = options.sieve_start or min(epochs, warmup + max(1, round(lead * (epochs - warmup))))
     if options.epochs is None and options.warmup_epochs is not None:
         epochs = max(epochs - recipe.warmup_epochs, 1) + warmup  # a longer warm-up does not shorten the sieve
-        choose_weights = options.sieve_start or recipe.sieve_start - recipe.warmup_epochs + warmup
+        sieve_start = options.sieve_start or recipe.sieve_start - recipe.warmup_epochs + warmup
     if options.settle_epochs is None:
-        settle = min(settle, max(0, choose_weights - warmup - 2)) if warmup else 0
+        settle = min(settle, max(0, sieve_start - warmup - 2)) if warmup else 0
     planned = Recipe(
         **{
             **vars(recipe),
@@ -105,9 +105,9 @@ def _with_options(recipe: Recipe, options: TrainingOptions) -> Recipe:
             "warmup_epochs": warmup,
             "settle_epochs": settle,
             "ramp_epochs": ramp,
-            "sieve_start": max(1, choose_weights),
+            "sieve_start": max(1, sieve_start),
             "adaptive_eps": recipe.adaptive_eps and options.loop_eps is None,
-            "divide_at": None if recipe.divide_at is None else max(choose_weights - 1, round(recipe.divide_at * scale)),
+            "divide_at": None if recipe.divide_at is None else max(sieve_start - 1, round(recipe.divide_at * scale)),
             "lr_steps": tuple(round(step * scale) for step in recipe.lr_steps),
             "adaptive_warmup": recipe.adaptive_warmup and options.warmup_epochs is None and options.sieve_start is None,
         }
@@ -150,7 +150,7 @@ def _check(recipe: Recipe) -> None:
         raise UsageError("--mixup with --score-pass train: mixed images cannot be scored.", "Leave one of them out.")
     if recipe.beta > 1 and recipe.warmup_epochs == 0:
         raise UsageError(
-            "--warmup-epochs 0 with beta above 1 would fix the first random predictions.",
+            "--warmup-epochs 0 with beta above 1 reinforces the random predictions of a new network.",
             "Give at least one epoch of warm-up.",
         )
 

@@ -2,7 +2,7 @@
 
 After the warm-up, training continues with CE for a few epochs, its probabilities are stored, and the weights are reset
 to those before the snapshot. CE ranks hard images better as long as it has not memorized them. The verdict combines
-snapshot and regularized network as a geometric mean. Where the two name different other classes for many suspects, the
+snapshot and regularized network as a geometric mean. Where the two differ in the other class of many flagged rows, the
 sieve in the loop uses a smaller floor, and the corruption probability is lower.
 """
 
@@ -22,7 +22,7 @@ BLOCK = 65_536  # rows combined at a time
 
 
 def record_snapshot(state: TrainingState, scorer: Scorer, *, last: int) -> None:
-    """After an epoch of CE: add its probabilities to the snapshot, if it is one of the last epochs before `last`."""
+    """After an epoch of CE: add its probabilities to the snapshot, if it is one of the last three up to `last`."""
     if state.epoch > last - SNAPSHOT_EPOCHS:
         probs = scorer.score(state, torch.arange(len(state.keep)))
         state.ce_snapshot = probs if state.ce_snapshot is None else state.ce_snapshot + probs

@@ -19,9 +19,9 @@ class TrainingData:
     pixels: Pixels
     labels: Tensor  # (N,) int64
     classes: int
-    trusted: Tensor  # (N,) bool: never sieved out
+    trusted: Tensor  # (N,) bool: never dropped
     weights: Path | None = None  # file of the initial weights
-    aside: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # rows that are only scored
+    score_only: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))  # rows that are only scored
 
     def __len__(self) -> int:
         return len(self.labels)

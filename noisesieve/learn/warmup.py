@@ -49,14 +49,14 @@ def has_levelled_off(agreement: list[float]) -> bool:
 
 
 def beats_chance(probs: Tensor, labels: Tensor) -> bool:
-    """Return True if the model agrees with significantly more labels than random guesses would."""
+    """Return True if the accuracy on the given labels is significantly above chance."""
     chance, rows = 1 / probs.shape[1], len(labels)
     agreed = float((probs.argmax(1) == labels).double().mean())
     return agreed > chance + 3 * math.sqrt(chance * (1 - chance) / rows)
 
 
 def flipping_is_harmless(plain: Tensor, mirrored: Tensor, labels: Tensor) -> bool:
-    """Return False if a model trained without flips agrees with significantly fewer labels on mirrored images.
+    """Return False if the accuracy of a model trained without flips is significantly lower on mirrored images.
 
     Mirrored photos of objects are valid photos; mirrored letters, digits and road signs are not.
     This is a one-sided sign test over the rows on which the two views differ.

@@ -67,9 +67,9 @@ def instance(
     rows = np.arange(len(labels))
     scores = np.concatenate([(block - mean) / spread @ weights for block in blocks])  # step 4, (N, K)
     scores[rows, labels] = -np.inf  # step 5: only other classes
-    odds = np.exp(scores - scores.max(axis=1, keepdims=True))
-    odds *= (rates / odds.sum(axis=1))[:, None]  # step 6: q_n * softmax
-    odds[rows, labels] = 1 - rates  # step 7
+    probs = np.exp(scores - scores.max(axis=1, keepdims=True))
+    probs *= (rates / probs.sum(axis=1))[:, None]  # step 6: q_n * softmax
+    probs[rows, labels] = 1 - rates  # step 7
     draws = rng.random(len(labels))[:, None]
-    drawn: Labels = (np.cumsum(odds, axis=1) < draws).sum(axis=1, dtype=np.int64)  # step 8
+    drawn: Labels = (np.cumsum(probs, axis=1) < draws).sum(axis=1, dtype=np.int64)  # step 8
     return drawn.clip(max=classes - 1)

@@ -133,9 +133,9 @@ class Cache:
         return cls(folder, prefix=prefix, item_bytes=pixel_bytes(1, size), store="pixels.u8")
 
     @classmethod
-    def of_features(cls, folder: Path, *, size: int, max_pixels: int, maker: str, item_bytes: int) -> Cache:
+    def of_features(cls, folder: Path, *, size: int, max_pixels: int, backbone_key: str, item_bytes: int) -> Cache:
         """Return the cache of features of images of one size; `maker` identifies the backbone and its settings."""
-        prefix = f"{size}px-v{DECODER_VERSION}-{max_pixels:x}-{maker}-"
+        prefix = f"{size}px-v{DECODER_VERSION}-{max_pixels:x}-{backbone_key}-"
         return cls(folder, prefix=prefix, item_bytes=item_bytes, store=FEATURES)
 
     def best(self, contents: set[str]) -> CacheEntry | None:

@@ -48,7 +48,7 @@ def inspect_files(
     results: list[TaskResult] = [TaskResult(0, None, PENDING, 0, 0)] * len(tasks)
 
     def take(result: TaskResult) -> None:
-        results[result.row] = result
+        results[result.key] = result
 
     _run(tasks, take, settings, watcher, "reading", pause=pause)
     return FileFacts(
@@ -89,14 +89,14 @@ def decode(
     first = {sha: i for i, sha in reversed(list(enumerate(file_facts.sha256))) if sha is not None}
     transient: dict[int, str] = {}  # slot → reason of a failure that may not happen again: never cached
     tasks = [ImageTask(i, i, index.locate(first[sha])) for i, sha in enumerate(contents) if entry.status[i] == PENDING]
-    tasks.sort(key=lambda task: first[contents[task.row]])  # in the order of the files, not of the hashes
+    tasks.sort(key=lambda task: first[contents[task.key]])  # in the order of the files, not of the hashes
 
     def take(result: TaskResult) -> None:
-        if result.sha256 == contents[result.row] and not result.transient:
-            entry.status[result.row] = result.status
+        if result.sha256 == contents[result.key] and not result.transient:
+            entry.status[result.key] = result.status
         else:
             changed = result.sha256 is not None and not result.transient
-            transient[result.row] = "changed while it was read" if changed else result.status
+            transient[result.key] = "changed while it was read" if changed else result.status
 
     try:
         _run(tasks, take, settings, watcher, "decoding", size=size, entry=entry, pause=pause)
@@ -124,8 +124,8 @@ def thumbnails(
         folder, unchanged = Path(scratch), set()
 
         def take(result: TaskResult) -> None:
-            if result.status == "ok" and result.sha256 == sha256[result.row]:
-                unchanged.add(result.row)
+            if result.status == "ok" and result.sha256 == sha256[result.key]:
+                unchanged.add(result.key)
 
         _run(tasks, take, settings, watcher, "thumbnails", size=longest, thumbnails=folder, pause=pause)
         return [(folder / str(j)).read_bytes() if j in unchanged else None for j in range(len(tasks))]
@@ -184,7 +184,7 @@ def _streamed(
     status = list(file_facts.status)
 
     def take(result: TaskResult) -> None:
-        status[result.row] = result.status
+        status[result.key] = result.status
 
     _run(tasks, take, settings, watcher, "validating", size=size, pause=pause)
     file_facts = replace(file_facts, status=status)

@@ -1,4 +1,4 @@
-"""One image: bytes → uint8 (S, S, 3). The bytes may be hostile; every failure has a reason."""
+"""One image: bytes → uint8 (S, S, 3). The bytes are not trusted; every failure has a reason."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-Pixels8 = npt.NDArray[np.uint8]
+from noisesieve.core.records import Bytes
 
 # Pillow opens about 40 formats; these are the ones that browsers, labelling tools, scanners and satellites use.
 # MPO is a JPEG followed by further images.
@@ -45,7 +44,7 @@ class Unreadable(Exception):
 class DecodedImage:
     """Pixels at training size, and the width and height of the original image."""
 
-    pixels: Pixels8  # (S, S, 3)
+    pixels: Bytes  # (S, S, 3)
     width: int
     height: int
 
@@ -148,7 +147,7 @@ def _upright(source: Image.Image, image: Image.Image) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
-def _letterbox(image: Image.Image, size: int) -> Pixels8:
+def _letterbox(image: Image.Image, size: int) -> Bytes:
     scale = size / max(image.size)
     fitted = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
     if image.size != fitted:

@@ -22,7 +22,7 @@ GREY = np.array([0.299, 0.587, 0.114])
 
 
 def near_duplicates(pixels: Pixels, watcher: Watcher, pause: Callable[[], None]) -> list[tuple[int, int]]:
-    """Return pairs of rows whose images look alike, in order; copies of the same file are among them."""
+    """Return pairs of rows with nearly equal images, copies included, in order. Flat images are not compared."""
     count = len(pixels)
     hashes = np.zeros((count, BANDS), dtype=np.uint16)
     flat = np.zeros(count, dtype=np.bool_)

@@ -50,7 +50,7 @@ class StreamedPixels:
                     begin = (batch % AHEAD) * longest
                     rows = order[batch].tolist()
                     waiting[batch] = len(rows)
-                    # The row of the task encodes the batch and the position in the batch.
+                    # The key of the task encodes the batch and the position in the batch.
                     first = batch * longest
                     pool.submit([ImageTask(first + j, begin + j, self.locations[row]) for j, row in enumerate(rows)])
 
@@ -64,14 +64,14 @@ class StreamedPixels:
                 for batch, rows in enumerate(order):
                     while waiting[batch]:
                         result = pool.result()
-                        if result.transient and result.row not in again:  # perhaps the worker's fault: try once more
-                            again.add(result.row)
-                            send_one(result.row)
+                        if result.transient and result.key not in again:  # perhaps the worker's fault: try once more
+                            again.add(result.key)
+                            send_one(result.key)
                             continue
                         self._verify(
-                            result.sha256, result.status, int(order[result.row // longest][result.row % longest])
+                            result.sha256, result.status, int(order[result.key // longest][result.key % longest])
                         )
-                        waiting[result.row // longest] -= 1
+                        waiting[result.key // longest] -= 1
                     begin = (batch % AHEAD) * longest
                     images = np.array(store[begin : begin + len(rows)])
                     if batch + AHEAD < len(order):

@@ -22,9 +22,9 @@ CHUNK = 32  # images per message to a worker: large enough to hide the latency, 
 
 
 class ImageTask(NamedTuple):
-    """One image to inspect or decode."""
+    """One image to inspect or decode. `key` is chosen by the caller and returned with the result."""
 
-    row: int
+    key: int
     slot: int
     location: ImageLocation
 
@@ -32,7 +32,7 @@ class ImageTask(NamedTuple):
 class TaskResult(NamedTuple):
     """The result of a task. `transient`: the failure may not happen again (a worker died, memory ran out)."""
 
-    row: int
+    key: int
     sha256: str | None
     status: str
     width: int
@@ -182,7 +182,7 @@ class _WorkerThread(threading.Thread):
         process = self._process = self._process or self._start_process()
         assert process.stdin is not None
         assert process.stdout is not None
-        message = json.dumps([(t.row, t.slot, t.location.file, t.location.column, t.location.position) for t in tasks])
+        message = json.dumps([(t.key, t.slot, t.location.file, t.location.column, t.location.position) for t in tasks])
         self._slow = False
         self._since = time.monotonic()
         done = 0
@@ -203,8 +203,6 @@ class _WorkerThread(threading.Thread):
         code = process.wait()
         if first and done == 0 and code > 0:
             raise NoisesieveError("A decoding process cannot start.", "Run with --debug, and report it.")
-        why = (
-            f"decoding took longer than {self._seconds:g} s" if self._slow else f"the decoder died on it (code {code})"
-        )
-        self._results.put(TaskResult(tasks[done].row, None, why, 0, 0, transient=True))
+        why = f"decoding took longer than {self._seconds:g} s" if self._slow else f"decoding crashed (exit code {code})"
+        self._results.put(TaskResult(tasks[done].key, None, why, 0, 0, transient=True))
         return done + 1

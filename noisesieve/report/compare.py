@@ -19,13 +19,13 @@ def compare(before: Report, after: Report) -> dict[str, Any]:
     persistent: a suspect in both.
     """
     old, new = _rows(before), _rows(after)
-    partner = _match(old, new)
-    backwards = {b: a for a, b in partner.items()}
+    new_row_of = _match(old, new)
+    backwards = {b: a for a, b in new_row_of.items()}
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
     for i, row in enumerate(old):
         if row["suspect"]:
-            now = new[partner[i]] if i in partner else None
-            found[_fate(row, now)].append(_entry(row, now))
+            now = new[new_row_of[i]] if i in new_row_of else None
+            found[_kind_of_change(row, now)].append(_entry(row, now))
     for i, row in enumerate(new):
         if row["suspect"]:
             then = old[backwards[i]] if i in backwards else None
@@ -34,8 +34,8 @@ def compare(before: Report, after: Report) -> dict[str, Any]:
     return {
         "before": {"run": _path(before), "examples": len(old), "suspects": sum(r["suspect"] for r in old)},
         "after": {"run": _path(after), "examples": len(new), "suspects": sum(r["suspect"] for r in new)},
-        "matched": len(partner),
-        "relabelled": sum(old[a]["label"] != new[b]["label"] for a, b in partner.items()),
+        "matched": len(new_row_of),
+        "relabelled": sum(old[a]["label"] != new[b]["label"] for a, b in new_row_of.items()),
         "counts": {kind: len(rows) for kind, rows in found.items()},
         "suspects": found,
         "classes": _classes(old, new),
@@ -50,8 +50,8 @@ def _rows(report: Report) -> list[dict[str, Any]]:
     names = ["row", "id", "path", "sha256", "label", "suggested_label", "corruption_probability", "waived"]
     rows: list[dict[str, Any]] = report.table.select(names).to_pylist()
     flags = (report.verdicts == "corrupted") & ~report.table["waived"].to_numpy(zero_copy_only=False)
-    judged = (report.verdicts == "corrupted") | (report.verdicts == "clean")
-    for row, suspect, known in zip(rows, flags.tolist(), judged.tolist(), strict=True):
+    scored = (report.verdicts == "corrupted") | (report.verdicts == "clean")
+    for row, suspect, known in zip(rows, flags.tolist(), scored.tolist(), strict=True):
         row["suspect"], row["judged"] = suspect, known
         if row["path"] is None and row["id"] == str(row["row"]):
             row["id"] = None  # a row number, which changes when an earlier row is removed
@@ -63,14 +63,14 @@ def _match(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[int, in
 
     Of several rows with the same content, those with the same label are matched first.
     """
-    partner: dict[int, int] = {}
+    new_row_of: dict[int, int] = {}
     taken: set[int] = set()
     for key in ("id", "path"):
         row_of = {row[key]: i for i, row in enumerate(new) if row[key] is not None and i not in taken}
         for i, row in enumerate(old):
-            j = row_of.get(row[key]) if i not in partner and row[key] is not None else None
+            j = row_of.get(row[key]) if i not in new_row_of and row[key] is not None else None
             if j is not None and j not in taken:
-                partner[i] = j
+                new_row_of[i] = j
                 taken.add(j)
     for keys in (("sha256", "label"), ("sha256",)):
         free: dict[tuple[str, ...], list[int]] = {}
@@ -78,13 +78,13 @@ def _match(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[int, in
             if j not in taken and row["sha256"] is not None:
                 free.setdefault(tuple(row[key] for key in keys), []).append(j)
         for i, row in enumerate(old):
-            if i not in partner and (found := free.get(tuple(row[key] for key in keys))):
-                partner[i] = found.pop(0)
-                taken.add(partner[i])
-    return partner
+            if i not in new_row_of and (found := free.get(tuple(row[key] for key in keys))):
+                new_row_of[i] = found.pop(0)
+                taken.add(new_row_of[i])
+    return new_row_of
 
 
-def _fate(then: dict[str, Any], now: dict[str, Any] | None) -> str:
+def _kind_of_change(then: dict[str, Any], now: dict[str, Any] | None) -> str:
     if now is None or not now["judged"]:
         return "gone"
     if now["suspect"]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from noisesieve import __version__
 from noisesieve.core.errors import NoisesieveError, StateError
-from noisesieve.core.files import replacing, sha256_of, write_json
+from noisesieve.core.files import atomic_write, sha256_of, write_json
 from noisesieve.core.records import ModelSummary
 from noisesieve.core.settings import Recipe
 from noisesieve.learn.frozen.heads import Head
@@ -55,7 +55,7 @@ def save_model(
     classes: list[str],
 ) -> None:
     """Write model.safetensors and model.json into a run folder."""
-    with replacing(folder / "model.safetensors") as file:
+    with atomic_write(folder / "model.safetensors") as file:
         file.write(save(weights.tensors))
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -108,7 +108,7 @@ def load_model(folder: Path, device: torch.device, *, backbone_file: Path | None
         raise StateError(f"{folder}: no model that can be read ({error}).", "Scan again with --force.") from error
     if version > SCHEMA_VERSION:
         raise StateError(
-            f"{card}: schema version {version}, this noisesieve knows {SCHEMA_VERSION}.",
+            f"{card}: schema version {version}, this noisesieve reads up to {SCHEMA_VERSION}.",
             "Upgrade noisesieve.",
         )
     if not intact:

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import InputError, StateError
-from noisesieve.core.files import replacing, sha256_of
+from noisesieve.core.files import atomic_write, sha256_of
 from noisesieve.report.schema import COLUMNS, HISTORY, KEY, SCHEMA_VERSION
 from noisesieve.report.table import ReportInputs
 
@@ -70,7 +70,7 @@ def write_table(table: pa.Table, path: Path, facts: dict[str, Any] | None = None
     if facts is not None:
         text = json.dumps({"schema_version": SCHEMA_VERSION, **facts}, sort_keys=True, ensure_ascii=True)
         table = table.replace_schema_metadata({KEY: text.encode()})
-    with replacing(path) as file, pq.ParquetWriter(file, table.schema, compression="zstd") as writer:
+    with atomic_write(path) as file, pq.ParquetWriter(file, table.schema, compression="zstd") as writer:
         for start in range(0, max(1, len(table)), ROW_GROUP):
             writer.write_table(table.slice(start, ROW_GROUP), row_group_size=ROW_GROUP)
 

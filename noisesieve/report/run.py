@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import OutputError, StateError
-from noisesieve.core.files import digest, replacing, sha256_of, write_json
+from noisesieve.core.files import atomic_write, digest, sha256_of, write_json
 from noisesieve.core.progress import Watcher
 from noisesieve.core.records import FileFacts, Index
 from noisesieve.report.schema import SCHEMA_VERSION
@@ -156,7 +156,7 @@ class RunFolder:
         document.pop("pending", None)
         write_json(self._json, _with_digest({**document, "files": {**document["files"], **marks}}))
 
-    def require_room(self, need: int) -> None:
+    def require_free_space(self, need: int) -> None:
         """Refuse a disk with too little free space, before hours of training."""
         free = shutil.disk_usage(self.folder).free
         if free < need:
@@ -184,7 +184,7 @@ class RunFolder:
     def _write_rows(self, index: Index, file_facts: FileFacts) -> None:
         """Write ids, labels and hashes of the dataset, so that a later change can be named."""
         table = pa.table({"id": index.ids, "label": index.labels, "sha256": pa.array(file_facts.sha256, pa.string())})
-        with replacing(self.checkpoints / "rows.parquet") as file:
+        with atomic_write(self.checkpoints / "rows.parquet") as file:
             pq.write_table(table, file, compression="zstd")
 
     def _differences(self, known: dict[str, Any], identity: dict[str, Any], index: Index, file_facts: FileFacts) -> str:

@@ -26,7 +26,7 @@ class ReportInputs:
     scores: Scores
     verdicts: Verdicts
     # Over all rows of the index:
-    unknown: Bools | None = None  # readable, but of a class that the model does not know
+    unknown: Bools | None = None  # readable, but of a class that the model does not have
     in_training: Bools | None = None  # its content was in the training data; None: true for every scored row
     waived: Bools | None = None
 
@@ -64,7 +64,7 @@ def build_table(found: ReportInputs) -> pa.Table:
         else expander.numbers(found.scores.flagged_epochs.astype(np.float32)),
         "low_evidence": expander.flags(counts[found.codes] < LOW_EVIDENCE),
         "waived": np.zeros(total, dtype=np.bool_) if found.waived is None else found.waived,
-        "in_training": ~expander.unreadable if found.in_training is None else found.in_training,
+        "in_training": ~expander.not_scored if found.in_training is None else found.in_training,
         "source_line": pa.nulls(total, pa.int64()) if index.lines is None else index.lines,
         "status": found.file_facts.status,
         "sha256": found.file_facts.sha256,
@@ -105,23 +105,23 @@ class _RowExpander:
 
     def __init__(self, rows: Ints, total: int) -> None:
         self._total = total
-        self.unreadable = np.ones(total, dtype=np.bool_)
-        self.unreadable[rows] = False
+        self.not_scored = np.ones(total, dtype=np.bool_)
+        self.not_scored[rows] = False
         self.source = np.zeros(total, dtype=np.int64)  # position of each row among the scored rows
         self.source[rows] = np.arange(len(rows))
 
     def numbers(self, values: npt.NDArray[Any]) -> pa.Array:
-        return pa.array(values[self.source], mask=self.unreadable)
+        return pa.array(values[self.source], mask=self.not_scored)
 
     def flags(self, values: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        return values[self.source] & ~self.unreadable
+        return values[self.source] & ~self.not_scored
 
     def words(self, names: pa.Array, codes: Ints, where: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-        hidden = self.unreadable if where is None else self.unreadable | ~where[self.source]
+        hidden = self.not_scored if where is None else self.not_scored | ~where[self.source]
         return names.take(pa.array(codes[self.source], mask=hidden))
 
     def verdict(self, corrupted: Bools, unknown: Bools | None) -> pa.Array:
-        codes = np.where(self.unreadable, 2, corrupted[self.source].astype(np.int8)).astype(np.int8)
+        codes = np.where(self.not_scored, 2, corrupted[self.source].astype(np.int8)).astype(np.int8)
         words = ["clean", "corrupted", "unreadable"]
         if unknown is not None:
             codes[unknown] = 3
@@ -130,9 +130,9 @@ class _RowExpander:
 
     def lists(self, flat: pa.Array, width: int) -> pa.Array:
         """Return lists of `width` values; null for rows that were not scored."""
-        lengths = np.where(self.unreadable, 0, width)
+        lengths = np.where(self.not_scored, 0, width)
         offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
-        return pa.ListArray.from_arrays(offsets, flat, mask=pa.array(self.unreadable))
+        return pa.ListArray.from_arrays(offsets, flat, mask=pa.array(self.not_scored))
 
 
 def probabilities_table(found: ReportInputs) -> pa.Table:
@@ -140,7 +140,7 @@ def probabilities_table(found: ReportInputs) -> pa.Table:
     total, classes = len(found.index), len(found.classes)
     expander = _RowExpander(found.rows, total)
     flat = found.scores.probs.astype(np.float32)[expander.source].reshape(-1)
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(flat), classes, mask=pa.array(expander.unreadable))
+    lists = pa.FixedSizeListArray.from_arrays(pa.array(flat), classes, mask=pa.array(expander.not_scored))
     return pa.table({"row": pa.array(np.arange(total)), "probabilities": lists})
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from noisesieve.core.errors import InputError
-from noisesieve.core.files import replacing
+from noisesieve.core.files import atomic_write
 from noisesieve.core.records import Bools, Index
 from noisesieve.core.settings import WAIVERS
 from noisesieve.core.text import csv_line, guard_cell, unguard_cell
@@ -72,7 +72,7 @@ def add_waivers(file: Path, new: Sequence[Waiver]) -> int:
     before = len(known)
     known |= {(waiver.sha256, waiver.label): waiver for waiver in new}
     lines = sorted(known.values(), key=lambda waiver: (waiver.path, waiver.label))
-    with replacing(file) as out:
+    with atomic_write(file) as out:
         for cells in (COLUMNS, *(map(guard_cell, astuple(waiver)) for waiver in lines)):
             out.write((csv_line(tuple(cells)) + "\n").encode("utf-8", "backslashreplace"))
     return len(known) - before

@@ -45,10 +45,10 @@
   // Helpers
 
   function element(tag, className, text) {
-    const made = document.createElement(tag);
-    if (className) made.className = className;
-    if (text !== undefined) made.textContent = text;
-    return made;
+    const node = document.createElement(tag);
+    if (className) node.className = className;
+    if (text !== undefined) node.textContent = text;
+    return node;
   }
   const name = (number) => (number === null || number === undefined ? "?" : classes[number]);
   const percent = (value) => (value > 0.999 ? ">99.9 %" : (100 * value).toFixed(1) + " %");
@@ -102,7 +102,7 @@
     item.append(card);
     return item;
   }
-  function dressCard(number) {
+  function updateCard(number) {
     const suspect = suspects[number], card = cards[number].firstChild, d = decisionOf(suspect);
     card.classList.toggle("done", Boolean(d));
     card.querySelector(".mark")?.remove();
@@ -184,9 +184,9 @@
     if (!suspect) return;
     past.push([suspect.id, decisionOf(suspect)]);
     decisions.set(suspect.id, { decision, label, by: byId("reviewer").value, at: new Date().toISOString() });
-    settled(view[at]);
+    afterDecision(view[at]);
     const done = `${suspect.path ?? suspect.id}: ${describe(suspect)}.`;
-    const open = nextOpenPlace();
+    const open = nextOpenPosition();
     if (open >= 0) goTo(open); else showFocus();
     announce(open >= 0 ? `${done} Next: ${spoken()}` : `${done} Every suspect in view is decided.`);
   }
@@ -207,13 +207,13 @@
     const [id, before] = last;
     if (before) decisions.set(id, before); else decisions.delete(id);
     const number = suspects.findIndex((s) => s.id === id);
-    settled(number);
+    afterDecision(number);
     if (!view.includes(number)) { clearFilters(); }
     goTo(view.indexOf(number));
     announce(`Undone: ${id} is ${describe(suspects[number])}.`);
   }
-  function settled(number) {
-    dressCard(number);
+  function afterDecision(number) {
+    updateCard(number);
     save(suspects[number].id);
     showProgress();
   }
@@ -351,12 +351,12 @@
 
   // Keys
 
-  function nextOpenPlace() { // the next undecided one, from the start again after the last; -1: there is none
+  function nextOpenPosition() { // the next undecided one, from the start again after the last; -1: there is none
     const later = view.findIndex((number, position) => position > at && !decisionOf(suspects[number]));
     return later >= 0 ? later : view.findIndex((number) => !decisionOf(suspects[number]));
   }
   function nextOpen() {
-    const any = nextOpenPlace();
+    const any = nextOpenPosition();
     if (any >= 0) goTo(any);
     announce(any >= 0 ? spoken() : "Every suspect in view is decided.");
   }
@@ -423,14 +423,14 @@
     if (event.key !== KEY) return;
     decisions.clear();
     load();
-    suspects.forEach((_, number) => dressCard(number));
+    suspects.forEach((_, number) => updateCard(number));
     showProgress();
     showFocus();
   });
 
   load();
   fillFilters();
-  suspects.forEach((_, number) => dressCard(number));
+  suspects.forEach((_, number) => updateCard(number));
   showGallery();
   showProgress();
   const open = view.findIndex((number) => !decisionOf(suspects[number]));

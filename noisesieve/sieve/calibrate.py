@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.records import Bools, Floats, ModelSummary
-from noisesieve.sieve.formulas import PAPER_EPS, POOL_FLOOR
+from noisesieve.sieve.formulas import LOG_FLOOR, PAPER_EPS
 
 AGREE_BELOW, DISAGREE_ABOVE = 0.1, 0.2  # disagreement up to which loop_eps is kept, and from which it is the paper's
 FEWEST = 20  # with fewer suspects or fewer clean rows no mixture is fitted
@@ -19,7 +19,7 @@ FALL = 0.75  # exponent of the decrease of P(wrong) along the ranking of suspect
 KNOTS = 16  # of the calibration curve, on either side of the verdict
 LARGEST_LOGIT = 16.0  # log-odds are clamped to this absolute value
 TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # higher ones would explain wrong labels by uncertain predictions
-FITTED = 2_000_000  # number of probabilities that a transition is fitted to, at most
+FIT_VALUES = 2_000_000  # number of probabilities that a transition is fitted to, at most
 FIT_ROUNDS = 20
 MANY_CLASSES = 500  # with more classes, one rate of right labels is fitted for all
 BLOCK = 4096
@@ -38,12 +38,12 @@ def corruption_probability(
     suspects = int(corrupted.sum())
     if min(suspects, len(corrupted) - suspects) < FEWEST:
         return _monotone(1 - label_probs, order)
-    odds = torch.logit(label_probs.clamp(1e-12, 1 - 1e-12)).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
+    log_odds = torch.logit(label_probs.clamp(1e-12, 1 - 1e-12)).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
     precision = expected_precision(disagreement)
     position = torch.empty_like(label_probs)  # of a suspect in the ranking: 0 for the first, 1 for the last
     position[order] = (torch.arange(len(order)).to(position) + 0.5) / suspects
     falling = 1 - (1 + FALL) * (1 - precision) * position.clamp(max=1.0) ** FALL
-    return _monotone(torch.where(corrupted, falling, _posterior(odds, corrupted) * precision), order)
+    return _monotone(torch.where(corrupted, falling, _posterior(log_odds, corrupted) * precision), order)
 
 
 def by_transition(probs: Tensor, labels: Tensor, order: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def by_transition(probs: Tensor, labels: Tensor, order: Tensor) -> Tensor:
     matrix, P(given | true). Temperature and transition maximise the likelihood of the given labels. This needs
     probabilities of rows that were not trained on, and no known right labels.
     """
-    part = slice(None, None, -(-probs.numel() // FITTED))
+    part = slice(None, None, -(-probs.numel() // FIT_VALUES))
     sample, sample_labels = probs[part], labels[part]
     best_likelihood, best, transition = -math.inf, 1.0, _uniform_transition(0.8, probs.shape[1])
     for temperature in TEMPERATURES:
@@ -69,13 +69,13 @@ def by_transition(probs: Tensor, labels: Tensor, order: Tensor) -> Tensor:
 
 
 def _with_temperature(probs: Tensor, temperature: float) -> Tensor:
-    return ((probs + POOL_FLOOR).log() / temperature).softmax(dim=1)
+    return ((probs + LOG_FLOOR).log() / temperature).softmax(dim=1)
 
 
 def _fit_transition(probs: Tensor, labels: Tensor, temperature: float) -> tuple[float, Tensor]:
     """Return the mean log-likelihood of the labels and the transition (K, K), by expectation-maximization.
 
-    As a weak prior, every class has one further row with the average rate of right labels, spread uniformly.
+    As a prior, every class gets K further rows with the average rate of right labels, spread uniformly.
     """
     true, classes = _with_temperature(probs, temperature), probs.shape[1]
     transition = _uniform_transition(0.8, classes)
@@ -101,10 +101,10 @@ def summarize_model(label_scores: Floats, corrupted: Bools, probabilities: Float
     `label_scores` (N, 2) are from the saved weights alone: f[y], and 1 where they flag the row. `corrupted` and
     `probabilities` (N,) are the verdict and the corruption probability.
     """
-    flagged, kept = label_scores[:, 1] > 0, ~corrupted
+    flagged, clean = label_scores[:, 1] > 0, ~corrupted
     given = torch.from_numpy(label_scores[:, 0].copy())
     knots = fit_calibration(given, torch.from_numpy(probabilities), torch.from_numpy(corrupted))
-    return ModelSummary(int(flagged[kept].sum()), int(kept.sum()), *knots)
+    return ModelSummary(int(flagged[clean].sum()), int(clean.sum()), *knots)
 
 
 def fit_calibration(label_probs: Tensor, probabilities: Tensor, corrupted: Tensor) -> tuple[list[float], list[float]]:
@@ -142,8 +142,8 @@ def suspect_disagreement(disagree: Tensor, suspects: Tensor) -> float:
 def loop_eps_from_disagreement(disagreement: float, eps: float) -> float:
     """Return the floor of the sieve in the loop: from `eps` at low disagreement to the paper's 1e-8 at high.
 
-    A dropped row is not trained on any more. Where snapshot and network disagree on many suspects, many of these are
-    right but hard, and dropping them would make the mistake permanent. Where they agree, a small floor would miss
+    A dropped row is not trained on until its margin is negative again. Where snapshot and network disagree on many
+    flagged rows, many of these are right but hard, and may stay dropped. Where they agree, a small floor would miss
     consistent second-choice labels.
     """
     share = min(1.0, max(0.0, (disagreement - AGREE_BELOW) / (DISAGREE_ABOVE - AGREE_BELOW)))
@@ -160,7 +160,7 @@ def expected_precision(disagreement: float) -> float:
     return 1 - min(MOST_MISTAKEN, (disagreement / MISTAKEN_AT) ** 3)
 
 
-def _posterior(odds: Tensor, corrupted: Tensor) -> Tensor:
+def _posterior(log_odds: Tensor, corrupted: Tensor) -> Tensor:
     """Return the posterior of the lower mixture component at each row, by expectation-maximization.
 
     Both components have the same variance, so that the posterior is a logistic curve, which is monotone.
@@ -168,12 +168,12 @@ def _posterior(odds: Tensor, corrupted: Tensor) -> Tensor:
     member = corrupted.double() * 0.98 + 0.01
     for _ in range(ROUNDS):
         masses = (member.sum(), (1 - member).sum())
-        means = ((member * odds).sum() / masses[0], ((1 - member) * odds).sum() / masses[1])
-        squares = member * (odds - means[0]).square() + (1 - member) * (odds - means[1]).square()
+        means = ((member * log_odds).sum() / masses[0], ((1 - member) * log_odds).sum() / masses[1])
+        squares = member * (log_odds - means[0]).square() + (1 - member) * (log_odds - means[1]).square()
         variance = squares.mean().clamp(min=1.0)
         middle = (means[0] + means[1]) / 2
         slope = (means[0] - means[1]) / variance
-        updated = torch.sigmoid(slope * (odds - middle) + torch.log(masses[0] / masses[1]))
+        updated = torch.sigmoid(slope * (log_odds - middle) + torch.log(masses[0] / masses[1]))
         settled = float((updated - member).abs().max()) < 1e-6
         member = updated.clamp(1e-6, 1 - 1e-6)
         if settled:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 PAPER_EPS = 1e-8
-POOL_FLOOR = 1e-12  # added before a logarithm, so that a probability of zero does not decide a geometric mean alone
+LOG_FLOOR = 1e-12  # added before a logarithm, so that a probability of zero does not decide a geometric mean alone
 
 
 def floored_log_loss(log_probs: Tensor, eps: float) -> Tensor:
@@ -48,7 +48,7 @@ def undecided(margins: Tensor) -> int:
 
 def geometric_mean(probs: Tensor, other: Tensor, weight: float) -> Tensor:
     """Return the weighted geometric mean of two sets of probabilities (N, K), normalized; `weight` is the second's."""
-    logs = (1 - weight) * (probs + POOL_FLOOR).log() + weight * (other + POOL_FLOOR).log()
+    logs = (1 - weight) * (probs + LOG_FLOOR).log() + weight * (other + LOG_FLOOR).log()
     return logs.softmax(dim=1)
 
 

@@ -169,7 +169,7 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 def _splits(walk: _Walk, root: Path, names: list[str]) -> list[str]:
     """Return the folders that are splits: named like splits, with at least half of their classes in common.
 
-    Other folders beside them may have no images (docs, metadata); if one has, all folders are classes.
+    Other folders beside them (docs, metadata) must contain no images; otherwise all folders are classes.
     """
     splits = [name for name in names if name.lower() in SPLITS]
     if len(splits) < 2:

@@ -39,7 +39,7 @@ def read(settings: SourceSettings) -> Index:
                 offset += len(line)
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}.", "Check its permissions.") from error
-    embedded = _embedded(rows, names, settings)
+    embedded = _embedded(names, settings)
     if embedded is not None:
         names.pop(embedded)
     arrays = [_array([row.get(name) for row in rows]) for name in names]
@@ -89,7 +89,7 @@ def _refuse_half_characters(row: dict[str, Any], file: Path, number: int) -> Non
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{file}:{number}: half a character (a lone surrogate).", "Repair the text.") from error
+        raise InputError(f"{file}:{number}: invalid Unicode (a lone surrogate).", "Repair the text.") from error
 
 
 def _image_column(row: dict[str, Any], settings: SourceSettings) -> str | None:
@@ -97,7 +97,7 @@ def _image_column(row: dict[str, Any], settings: SourceSettings) -> str | None:
     return column if column in row else None
 
 
-def _embedded(rows: list[dict[str, Any]], names: dict[str, None], settings: SourceSettings) -> str | None:
+def _embedded(names: dict[str, None], settings: SourceSettings) -> str | None:
     if settings.image_column is not None:
         if settings.image_column not in names:
             raise InputError(f"{settings.path}: no column {settings.image_column!r}.", "Check --image-column.")

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import InputError, OutputError, UsageError
-from noisesieve.core.files import replacing
+from noisesieve.core.files import atomic_write
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
 from noisesieve.core.text import csv_line, escape_name
@@ -44,7 +44,7 @@ def write_index(
     Paths are relative to the new table if the images are below it, else to the dataset's root. Embedded images stay
     embedded, in their format.
     """
-    with replacing(out) as file:
+    with atomic_write(out) as file:
         return fill_table(index, source, out, file, labels=labels, truth=truth)
 
 

@@ -155,7 +155,7 @@ def test_truth_is_read_as_labels_are_whatever_the_column_is_made_of() -> None:
     assert texts(pa.chunked_array([pa.array(["a", "", "b"]).dictionary_encode()]), "x") == ["a", None, "b"]
     assert texts(pa.chunked_array([pa.array([1, 2])]), "x") == ["1", "2"]
     for odd in (pa.array([0.5]), pa.array([[1]])):
-        with pytest.raises(InputError, match="holds no labels"):
+        with pytest.raises(InputError, match="contains no labels"):
             texts(pa.chunked_array([odd]), "x")
     rows = LabelledRows(["a", "b"], [None, None], ["y", "x"], pa.table({"gold": ["x", "y"]}))
     assert find_truth(rows, None, "gold", NullWatcher()) == ["x", "y"]

@@ -58,7 +58,7 @@ def test_people_read_a_sentence_a_line_of_arithmetic_and_a_sparkline(inside: Run
     done = inside("explain", digits, clean)
     assert "< α" in done.stdout
     assert ": clean" in done.stdout
-    assert "is also the predicted class" in done.stdout or "still fits better" in done.stdout
+    assert "is also the predicted class" in done.stdout or "has a smaller loss" in done.stdout
 
 
 def test_a_row_is_found_by_number_and_a_typo_gets_a_proposal(inside: Run, digits: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_table_is_scanned_with_its_columns(noisesieve: Run, colours: Path, tmp
         (["DATA", "--device", "cuda"], 2, "no CUDA device"),
         (["DATA", "--epochs", "many"], 2, "--epochs"),
         (["DATA", "--sieve-eps", "2"], 2, "--sieve-eps"),
-        (["DATA", "--preset", "imagenet"], 2, "auto, cifar, clothing1m"),
+        (["DATA", "--preset", "imagenet"], 2, "auto, paper, cifar, clothing1m"),
         (["DATA", "--backbone", "vgg"], 2, "resnet8"),
         (["DATA", "--max-time", "soon"], 2, "90s"),
         (["DATA", "--cache-budget", "big"], 2, "20GB"),
@@ -344,7 +344,7 @@ def test_a_signal_leaves_a_checkpoint_and_its_own_code(colours: Path, tmp_path: 
 def test_max_time_stops_at_a_checkpoint(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
     done = noisesieve("scan", colours, *LONG, "--epochs", "5000", "--max-time", "6s", "-o", tmp_path / "run")
     assert done.returncode == 143
-    assert "--max-time is over" in done.stderr
+    assert "--max-time is reached" in done.stderr
 
 
 def test_a_second_process_is_refused_with_the_pid(noisesieve: Run, colours: Path, tmp_path: Path) -> None:

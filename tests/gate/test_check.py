@@ -17,7 +17,7 @@ import sarif_pydantic
 import yaml
 
 import noisesieve as ns
-from noisesieve.core.options import limit
+from noisesieve.core.options import parse_limit
 from noisesieve.core.settings import Policy
 from noisesieve.gate.github import commands, summary
 from noisesieve.gate.markdown import escape, render
@@ -335,7 +335,7 @@ def test_github_hears_by_itself(inside: Run, home: Path, tmp_path: Path, monkeyp
 
 def test_a_count_a_share_and_a_confident_share() -> None:
     batch = BatchCounts(40, 40, 3, 0, 2, 0, {"owl": 1}, {"a": (3, 10), "b": (0, 30)})
-    rules = {rule.name: rule for rule in apply_policy(batch, Policy(max_corrupted=limit("2", "x")))}
+    rules = {rule.name: rule for rule in apply_policy(batch, Policy(max_corrupted=parse_limit("2", "x")))}
     assert not rules["max-corrupted"].passed
     for text, confidence, passed in (
         ("5%", None, False),
@@ -343,22 +343,22 @@ def test_a_count_a_share_and_a_confident_share() -> None:
         ("0.01", 0.95, False),
         ("8%", None, True),
     ):
-        policy = Policy(max_corrupted=limit(text, "x"), confidence=confidence)
+        policy = Policy(max_corrupted=parse_limit(text, "x"), confidence=confidence)
         assert apply_policy(batch, policy)[1].passed is passed
-    worst = apply_policy(batch, Policy(max_class_corrupted=limit("20%", "x")))[2]
+    worst = apply_policy(batch, Policy(max_class_corrupted=parse_limit("20%", "x")))[2]
     assert (worst.passed, worst.measured.startswith("a: 3 of 10")) == (False, True)
     small = BatchCounts(1, 1, 1, 0, 0, 0, {}, {"a": (1, 1)})
     assert apply_policy(small, Policy(confidence=0.95))[1].passed  # one wrong row of one says nothing yet
     assert not apply_policy(small, Policy())[1].passed
     exact = BatchCounts(1000, 1000, 7, 0, 0, 0, {}, {})
-    assert apply_policy(exact, Policy(max_corrupted=limit("0.7%", "x")))[1].passed  # at the limit, not above it
+    assert apply_policy(exact, Policy(max_corrupted=parse_limit("0.7%", "x")))[1].passed  # at the limit, not above it
 
 
 @pytest.mark.parametrize(("share", "total"), [(0.05, 4), (0.05, 24), (0.01, 22), (0.1, 300)])
 def test_a_batch_at_the_limit_fails_by_chance_no_more_often_than_promised(share: float, total: int) -> None:
     from scipy.stats import binom
 
-    policy = Policy(max_corrupted=limit(f"{100 * share:g}%", "x"), confidence=0.95)
+    policy = Policy(max_corrupted=parse_limit(f"{100 * share:g}%", "x"), confidence=0.95)
     chance = 0.0
     for hits in range(total + 1):
         assert binomial_tail(hits, total, share) == pytest.approx(binom.sf(hits - 1, total, share), rel=1e-9, abs=1e-15)

@@ -119,7 +119,7 @@ def test_no_head_ever_learns_from_a_row_that_it_judges() -> None:
     def watched(views: Tensor, grad: Tensor, active: Tensor, rate: float) -> None:
         slope = grad.view(CLASSES, trained.heads, -1).abs().sum(dim=0).T > 0  # (B, H)
         rows = torch.stack([(trained.features[:, 0] == view).all(dim=1).nonzero()[0, 0] for view in views])
-        seen.append((slope & trained.held[rows]).any())
+        seen.append((slope & trained.held_out[rows]).any())
         step(views, grad, active, rate)
 
     trained._update = watched  # type: ignore[method-assign]
@@ -205,7 +205,7 @@ def test_trusted_rows_are_never_sieved_out() -> None:
     trusted[:20] = True
     trained = heads(features, labels, trusted=trusted)
     trained.run()
-    assert (trained.keep | trained.held)[:20].all()
+    assert (trained.keep | trained.held_out)[:20].all()
 
 
 def test_a_stop_is_heard_and_sieving_everything_is_a_diagnosis() -> None:

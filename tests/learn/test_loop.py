@@ -142,7 +142,7 @@ def test_a_dropped_row_can_come_back() -> None:
 def test_dropping_every_row_is_a_diagnosis() -> None:
     made = loop()
     made.state.epoch = 5
-    with pytest.raises(TrainingError, match="Every row was sieved out after epoch 5"):
+    with pytest.raises(TrainingError, match="Every row was dropped after epoch 5"):
         made.sieve(torch.zeros(60, dtype=torch.bool))
     assert made.state.keep.all()
 

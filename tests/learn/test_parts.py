@@ -74,6 +74,19 @@ def test_plain_cross_entropy_settles_before_beta_rises_and_the_rate_starts_anew(
     assert recipe(preset="cifar").settle_epochs == recipe(preset="clothing1m").settle_epochs == 0
 
 
+def test_the_preset_paper_is_the_papers_rule_with_the_lengths_of_auto() -> None:
+    auto, paper = recipe(), recipe(preset="paper")
+    changed = {name for name, value in vars(paper).items() if value != vars(auto)[name]}
+    assert changed == {
+        *("settle_epochs", "ema_epochs", "average_epochs", "loop_eps", "adaptive_eps", "sieve_eps"),
+    }
+    assert (paper.settle_epochs, paper.ema_epochs, paper.average_epochs) == (0, 0, 1)
+    assert paper.loop_eps == paper.sieve_eps == 1e-8
+    photos = np.array([500] * 100)
+    frozen = plan(TrainingOptions(preset="paper"), rows=3000, classes=10, longest_sides=photos, device="cpu")
+    assert not frozen.frozen
+
+
 def test_options_override_the_preset() -> None:
     asked = recipe(epochs=20, warmup_epochs=5, ramp_epochs=4, sieve_start=8, beta=1.0, batch_size=32, lr=0.2)
     assert (asked.epochs, asked.warmup_epochs, asked.ramp_epochs, asked.sieve_start) == (20, 5, 4, 8)
@@ -143,8 +156,8 @@ def test_crops_move_images_and_flips_mirror_half_of_them() -> None:
     centres = {int(image[0, 8, 8]) for image in cropped}
     assert centres == {16 * (8 + dy) + 8 + dx for dy in (-2, -1, 0, 1, 2) for dx in (-2, -1, 0, 1, 2)}
     flipped = random_flip(images, g)
-    share = (flipped != images).flatten(1).any(1).float().mean()
-    assert 0.35 < share < 0.65
+    broadcast = (flipped != images).flatten(1).any(1).float().mean()
+    assert 0.35 < broadcast < 0.65
 
 
 def test_the_held_out_part_spares_rare_classes() -> None:

@@ -29,7 +29,7 @@ def test_torchvisions_names_fit_and_the_head_stays_its_own(tmp_path: Path) -> No
     torch.save(other.state_dict(), tmp_path / "w.pth")
     network = resnet()
     head = network.fc.weight.clone()
-    assert pretrained.load_backbone(network, tmp_path / "w.pth") == pretrained.sha256_of(tmp_path / "w.pth")
+    pretrained.load_backbone(network, tmp_path / "w.pth")
     assert torch.equal(network.body.layer1[0].conv1.weight, other.layer1[0].conv1.weight)
     assert torch.equal(network.fc.weight, head)
 

@@ -205,7 +205,7 @@ def test_a_killed_worker_costs_one_image_and_names_it(colours: Path, tmp_path: P
                 process = pool._workers[0]._process
                 assert process is not None
                 os.kill(process.pid, signal.SIGKILL)
-    assert sorted(answer.row for answer in answers) == list(range(120))
+    assert sorted(answer.key for answer in answers) == list(range(120))
     lost = [answer for answer in answers if answer.status != "ok"]
     assert len(lost) == 1
     assert "died" in lost[0].status

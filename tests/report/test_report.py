@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ import torch
 
 from noisesieve import report
 from noisesieve.core.errors import InputError, OutputError, StateError
-from noisesieve.core.files import locked, replacing, write_json
+from noisesieve.core.files import atomic_write, locked, write_json
 from noisesieve.core.records import FileFacts, ImageLocation, Index, Scores
 from noisesieve.report.parquet import write_table
-from noisesieve.report.schema import COLUMNS
+from noisesieve.report.schema import COLUMNS, DESCRIPTIONS
 from noisesieve.report.summary import wilson_interval
 from noisesieve.sieve.calibrate import corruption_probability
 from noisesieve.sieve.decide import decide
+from tests.conftest import REPOSITORY
 
 LABELS = ["cat", "dog", "dog", "cat", "owl", "cat"]
 CLASSES = ["cat", "dog", "owl"]
@@ -61,6 +63,15 @@ def test_the_columns_are_the_contracts_in_order() -> None:
     assert table["user_loss"].to_pylist() == [1, 2, 3, 4, 5, 6]
     assert table.schema.field("verdict").type == pa.dictionary(pa.int8(), pa.string())
     assert report.build_table(findings(splits=["train"] * 6)).column_names[len(COLUMNS)] == "split"
+
+
+def test_every_column_is_described_in_the_file_and_in_the_readme(tmp_path: Path) -> None:
+    write_table(report.build_table(findings()), tmp_path / "report.parquet", {})
+    schema = pq.read_schema(tmp_path / "report.parquet")
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    for name, text in DESCRIPTIONS.items():
+        assert schema.field(name).metadata[b"description"].decode() == text
+        assert re.search(rf"^\| {name} \| [^|]+ \| {re.escape(text)} \|$", readme, re.MULTILINE), name
 
 
 def test_an_unreadable_row_has_null_in_every_score_column() -> None:
@@ -193,7 +204,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     write_json(target, {"old": True})
     with pytest.raises(ValueError, match="JSON compliant"):
         write_json(target, {"new": math.nan})
-    with pytest.raises(RuntimeError), replacing(target) as file:
+    with pytest.raises(RuntimeError), atomic_write(target) as file:
         file.write(b"half")
         raise RuntimeError
     assert json.loads(target.read_text()) == {"old": True}

@@ -56,9 +56,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(home: Path, out: Path, **options: object) -> RetrainSettings:
-    options = {"epochs": 3, "batch_size": 16, **{k: v for k, v in options.items() if k in vars(RetrainOptions())}}
+    own = {"epochs": 3, "batch_size": 16, **{k: v for k, v in options.items() if k in vars(RetrainOptions())}}
     others = {name: value for name, value in options.items() if name not in vars(RetrainOptions())}
-    return RetrainSettings(home / "run", out, training=RetrainOptions(**options), **others)  # type: ignore[arg-type]
+    return RetrainSettings(home / "run", out, training=RetrainOptions(**own), **others)  # type: ignore[arg-type]
 
 
 # The losses and views.
@@ -106,28 +106,31 @@ def test_a_cutout_hides_about_a_quarter_at_most() -> None:
 
 def made(**options: object) -> plans.RetrainRecipe:
     chosen = RetrainOptions(**options)  # type: ignore[arg-type]
-    return plans.plan(RECIPE, chosen, preset="auto", labelled=600, unlabelled=400, flip=True)
+    return plans.plan_retraining(RECIPE, chosen, preset="auto", labelled=600, unlabelled=400, flip=True)
 
 
 def test_weight_and_ratio_follow_the_sizes_and_never_a_rate() -> None:
     recipe = made()
     assert recipe.weight == pytest.approx(400 / 600)
     assert recipe.unlabelled_batch == round(16 * 400 / 600)
-    assert plans.plan(RECIPE, RetrainOptions(), preset="auto", labelled=10, unlabelled=90, flip=True).weight == 1
-    alone = plans.plan(RECIPE, RetrainOptions(), preset="auto", labelled=10, unlabelled=0, flip=True)
+    assert (
+        plans.plan_retraining(RECIPE, RetrainOptions(), preset="auto", labelled=10, unlabelled=90, flip=True).weight
+        == 1
+    )
+    alone = plans.plan_retraining(RECIPE, RetrainOptions(), preset="auto", labelled=10, unlabelled=0, flip=True)
     assert (alone.weight, alone.unlabelled_batch) == (0, 0)
     assert made(weight=0.5, ratio=0.25).unlabelled_batch == 4
 
 
 def test_many_rows_go_on_from_the_run_and_plain_ce_gets_the_scans_images_too() -> None:
     few, many = (
-        plans.plan(RECIPE, RetrainOptions(), preset="auto", labelled=rows, unlabelled=100, flip=True)
+        plans.plan_retraining(RECIPE, RetrainOptions(), preset="auto", labelled=rows, unlabelled=100, flip=True)
         for rows in (400, 4000)
     )
     assert (few.start, few.network.lr) == ("scratch", RECIPE.lr)
     assert (many.start, many.epochs) == ("run", plans.AGAIN_EPOCHS)
     assert many.network.lr == pytest.approx(RECIPE.lr / 5)
-    plain = plans.baseline(many, RECIPE, rows=4100, passes=100_000)
+    plain = plans.plan_baseline(many, RECIPE, rows=4100, passes=100_000)
     assert (plain.start, plain.network.lr, plain.weight) == ("scratch", RECIPE.lr, 0.0)
     assert plain.epochs * (4100 // 16 * 16) >= 100_000
 
@@ -137,7 +140,9 @@ def test_the_cifar_preset_has_a_second_phase_and_hands_over_an_early_division() 
         TrainingOptions(preset="cifar"), rows=50_000, classes=10, longest_sides=np.array([32]), device="cpu"
     )
     assert paper.divide_at == 40
-    second = plans.plan(paper, RetrainOptions(), preset="cifar", labelled=30_000, unlabelled=20_000, flip=True)
+    second = plans.plan_retraining(
+        paper, RetrainOptions(), preset="cifar", labelled=30_000, unlabelled=20_000, flip=True
+    )
     assert (second.epochs, second.network.batch_size, second.network.clip_norm) == (1600, 320, 5.0)
     assert (second.start, second.policy) == ("scratch", "autoaugment")
     short = scan_plan(

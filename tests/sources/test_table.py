@@ -131,7 +131,7 @@ def test_jsonl_embeds_images_as_base64_in_both_forms(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("{", r"a\.jsonl:2: not JSON"),
-        ('{"path": "x", "label": "\\ud800"}', r"a\.jsonl:2: half a character"),
+        ('{"path": "x", "label": "\\ud800"}', r"a\.jsonl:2: invalid Unicode"),
         ("[1]", r"a\.jsonl:2: not an object"),
         ('{"path":"x","label":["a"]}', "multi-label"),
     ],

@@ -61,10 +61,14 @@ def compute_features(
     item_bytes = views * width * 2
     cache = None
     if folder is not None:
-        how = digest([FEATURES_VERSION, statistics, str(Precision(device).dtype), device.type])
-        maker = f"{recipe.backbone}-{recipe.weights_sha256[:16]}-{how[:8]}-{views}"
+        settings_hash = digest([FEATURES_VERSION, statistics, str(Precision(device).dtype), device.type])
+        backbone_key = f"{recipe.backbone}-{recipe.weights_sha256[:16]}-{settings_hash[:8]}-{views}"
         cache = Cache.of_features(
-            folder, size=recipe.image_size, max_pixels=settings.max_pixels, maker=maker, item_bytes=item_bytes
+            folder,
+            size=recipe.image_size,
+            max_pixels=settings.max_pixels,
+            backbone_key=backbone_key,
+            item_bytes=item_bytes,
         )
     cached = None if cache is None else cache.best(set(contents))
     if cached is not None and set(contents) <= cached.known().keys():

@@ -1,9 +1,9 @@
-"""The training loop with the sieve on frozen features: linear heads that score only rows they were not trained on.
+"""The training loop with the sieve on frozen features: the scores of a row come from heads not trained on it.
 
 Each of `head_seeds` partitions splits the rows into `folds`. A head is trained on all folds but its own, with its own
-sieve, and scores its own fold. With a few thousand images, a head that scored its own training rows would have
-memorized their labels. All heads are trained at once as one matrix product with the classes first, (K, H, B), which
-makes the softmax over a small number of classes much faster.
+sieve, and scores its own fold; rows of classes with a single image are in the training of every head. With a few
+thousand images, a head that scored its own training rows would have memorized their labels. All heads are trained at
+once as one matrix product with the classes first, (K, H, B), which makes the softmax over few classes much faster.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class Heads:
         self.held_out_head = assign_folds(
             labels, contents, folds=recipe.folds, partitions=recipe.head_seeds, seed=recipe.seed
         )
-        self.held = torch.zeros((self.rows, self.heads), dtype=torch.bool).scatter_(1, self.held_out_head, True)
-        self.held[in_single_image_class(labels, contents)] = False  # else some head would have no row of the class
-        self.keep = ~self.held  # (N, H): this head is trained on the row
+        self.held_out = torch.zeros((self.rows, self.heads), dtype=torch.bool).scatter_(1, self.held_out_head, True)
+        self.held_out[in_single_image_class(labels, contents)] = False  # else some head would have no row of the class
+        self.keep = ~self.held_out  # (N, H): this head is trained on the row
         self.weight = torch.zeros((classes * self.heads, self.width), device=device)
         self.bias = torch.zeros((classes * self.heads, 1), device=device)
         self.momentum = [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
@@ -102,18 +102,18 @@ class Heads:
             start = time.monotonic()
             loss, steps, skipped = self.train_epoch(epoch)
             trained = time.monotonic()
-            last, counts = epoch == schedule.epochs, epoch > schedule.epochs - self.recipe.average_epochs
-            kept, edge, flagged = int(self._takes_part().sum()), 0, 0
+            last, averaged = epoch == schedule.epochs, epoch > schedule.epochs - self.recipe.average_epochs
+            kept, undecided_rows, flagged = int(self._kept_by_most_heads().sum()), 0, 0
             if epoch >= schedule.sieve_start:
-                self.dropped += (~self._takes_part()).double()
+                self.dropped += (~self._kept_by_most_heads()).double()
             if epoch == schedule.warmup and self.flip is None:
                 self.flip = self.may_flip()
-            if counts or schedule.scores_after(epoch):
+            if averaged or schedule.scores_after(epoch):
                 scored = self.score()
                 margins = margin(scored.probs, self.labels, self.recipe.loop_eps)
                 self.margin_history.append(margins.float())
-                edge, flagged = undecided(margins), int((margins >= 0).sum())
-                if counts:
+                undecided_rows, flagged = undecided(margins), int((margins >= 0).sum())
+                if averaged:
                     total, counted = (total + scored.probs if counted else scored.probs.clone()), counted + 1
                 if not last and epoch + 1 >= schedule.sieve_start:
                     self.sieve(scored.clean, epoch)
@@ -126,7 +126,7 @@ class Heads:
                     "train_loss": loss,
                     "kept": kept,
                     "flagged": flagged,
-                    "undecided": edge,
+                    "undecided": undecided_rows,
                     "steps": steps,
                     "skipped_steps": skipped,
                     "train_seconds": trained - start,
@@ -141,11 +141,11 @@ class Heads:
     @property
     def _share(self) -> float:
         """The mean share of rows that one head is trained on."""
-        return float((~self.held).double().mean())
+        return float((~self.held_out).double().mean())
 
-    def _takes_part(self) -> Tensor:
+    def _kept_by_most_heads(self) -> Tensor:
         """Return (N,): True for rows that are kept by most of the heads that may train on them."""
-        return self.keep.sum(dim=1) * 2 > (~self.held).sum(dim=1)
+        return self.keep.sum(dim=1) * 2 > (~self.held_out).sum(dim=1)
 
     # Training: one step of all heads at once.
 
@@ -157,7 +157,7 @@ class Heads:
             self.rows, none, size=recipe.batch_size, generator=make_generator(recipe.seed, epoch, 0)
         )
         losses, skipped, prior = [], 0, self.prior.float().to(self.device)
-        kept = int(self._takes_part().sum())
+        kept = int(self._kept_by_most_heads().sum())
         for step, batch in enumerate(batches):
             if (asked := self.stop()) is not None:
                 raise asked
@@ -189,7 +189,7 @@ class Heads:
                 epochs=self.schedule.epochs,
                 beta=beta,
                 kept=kept,
-                flagged=self.rows - kept,
+                dropped=self.rows - kept,
             )
         return sum(losses) / len(losses) if losses else None, len(batches), skipped
 
@@ -208,15 +208,15 @@ class Heads:
             (self.weight, self.bias), (grad @ views, grad.sum(dim=1, keepdim=True)), self.momentum, strict=True
         ):
             slope = slope.add(value, alpha=recipe.weight_decay)
-            initial_state = moment * recipe.momentum + slope
-            step = slope.add(initial_state, alpha=recipe.momentum) if recipe.nesterov else initial_state
-            moment.lerp_(initial_state, mask)
+            velocity = moment * recipe.momentum + slope
+            step = slope.add(velocity, alpha=recipe.momentum) if recipe.nesterov else velocity
+            moment.lerp_(velocity, mask)
             value.sub_(step * mask, alpha=rate)
 
     def _report_logits(self, logits: Tensor, batch: Tensor) -> None:
         """Pass the mean logits of the heads that are trained on a row to the observer."""
         assert self.observe is not None
-        member = (~self.held)[batch].T.float().to(self.device)  # (H, B)
+        member = (~self.held_out)[batch].T.float().to(self.device)  # (H, B)
         mean = (logits.view(self.classes, self.heads, -1) * member).sum(dim=1) / member.sum(dim=0)
         self.observe(mean.T, batch)
 
@@ -243,12 +243,12 @@ class Heads:
         clean = torch.zeros_like(self.keep)
         for rows in self.blocks():
             views = [self.logits(rows, view) for view in ((0, 1) if self.flip else (0,))]
-            held = torch.stack([self.held_out_probabilities(view, rows) for view in views]).mean(dim=0)  # (K, P, B)
+            held_out = torch.stack([self.held_out_probabilities(view, rows) for view in views]).mean(dim=0)  # (K, P, B)
             every = torch.stack([view.softmax(dim=0) for view in views]).mean(dim=0)  # (K, H, B)
             labels = self.labels[rows]
-            probs[rows] = held.mean(dim=1).T
-            first[rows] = held[:, 0].gather(0, labels[None]).squeeze(0)
-            first_margin[rows] = margin(held[:, 0].T, labels, self.recipe.sieve_eps)
+            probs[rows] = held_out.mean(dim=1).T
+            first[rows] = held_out[:, 0].gather(0, labels[None]).squeeze(0)
+            first_margin[rows] = margin(held_out[:, 0].T, labels, self.recipe.sieve_eps)
             gaps = margin(every.flatten(1).T, labels.repeat(self.heads), self.recipe.loop_eps)
             clean[rows] = (gaps < 0).view(self.heads, -1).T
         if not torch.isfinite(probs).all():
@@ -257,16 +257,16 @@ class Heads:
 
     def sieve(self, clean: Tensor, epoch: int) -> None:
         """Set v of every head for the next epoch. Raises an error if a head would lose every row."""
-        keep = (clean | self.trusted[:, None]) & ~self.held
+        keep = (clean | self.trusted[:, None]) & ~self.held_out
         if not keep.any(dim=0).all():
             raise TrainingError(
-                f"Every row of a head was sieved out after epoch {epoch}: it predicts no given label.",
+                f"Every row of a head was dropped after epoch {epoch}: no given label passes the threshold.",
                 "Lengthen --warmup-epochs, lower --beta, or check that labels and images belong together.",
             )
         self.keep = keep
 
     def may_flip(self) -> bool:
-        """Return True if the heads, trained on plain images only, agree as well with labels of mirrored images."""
+        """Return True if heads trained on plain images only are about as accurate on mirrored images."""
         plain, mirrored = (
             torch.cat(
                 [self.held_out_probabilities(self.logits(rows, view), rows).mean(dim=1).T for rows in self.blocks()]

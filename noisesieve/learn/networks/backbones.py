@@ -26,7 +26,7 @@ class Network(nn.Module, ABC):
         """Return the features of a batch of images, (B, D)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return head(self.fc, self.features(x))
+        return float32_logits(self.fc, self.features(x))
 
 
 class CifarBlock(nn.Module):
@@ -112,7 +112,7 @@ class LiteNet(Network):
         return features
 
 
-def head(layer: nn.Linear, features: Tensor) -> Tensor:
+def float32_logits(layer: nn.Linear, features: Tensor) -> Tensor:
     """Return logits in float32 even under autocast: at |z| = 32 bfloat16 has a spacing of 0.25."""
     with torch.autocast(features.device.type, enabled=False):
         logits: Tensor = layer(features.to(layer.weight.dtype))

