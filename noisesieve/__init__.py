@@ -25,7 +25,7 @@ def scan(path: str | Path, **options: Any) -> Report:
     Options are those of the command line, with underscores: `output="run"`, `epochs=20`, `label_column="class"`.
     """
     from noisesieve.commands.scan import scan as run
-    from noisesieve.core.options import scan_settings
+    from noisesieve.core.settings import scan_settings
 
     return run(scan_settings(path, **options))
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from noisesieve import pixels, report, sources
 from noisesieve.core.files import write_json
-from noisesieve.core.options import scan_settings
 from noisesieve.core.progress import NullWatcher
 from noisesieve.core.records import Scores
-from noisesieve.core.settings import ScanSettings
+from noisesieve.core.settings import ScanSettings, scan_settings
 from noisesieve.core.text import natural_key
 from noisesieve.report import Report
 from noisesieve.sieve.decide import decide

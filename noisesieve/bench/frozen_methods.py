@@ -15,8 +15,8 @@ from torch import Tensor
 
 from noisesieve.bench import peers
 from noisesieve.bench.methods import Comparison, TrainingResult
+from noisesieve.core.recipes import HeadRecipe, Recipe
 from noisesieve.core.records import Floats
-from noisesieve.core.settings import Recipe
 from noisesieve.learn.frozen.heads import Heads
 
 
@@ -33,6 +33,7 @@ class FrozenComparison(Comparison):
 
     def train(self, recipe: Recipe, *, observe: Callable[[Tensor, Tensor], None] | None = None) -> TrainingResult:
         assert self.features is not None
+        assert isinstance(recipe, HeadRecipe)
         training_data = self.training_data
         heads = Heads(
             self.features,

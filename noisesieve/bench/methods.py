@@ -15,8 +15,8 @@ from torch import Tensor
 from noisesieve.bench import peers
 from noisesieve.core.errors import Stopped
 from noisesieve.core.progress import Watcher
+from noisesieve.core.recipes import NetworkRecipe, Recipe
 from noisesieve.core.records import Bools, Floats, Ints, Scores
-from noisesieve.core.settings import Recipe
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.loop import Loop
@@ -115,6 +115,7 @@ class Comparison:
         observe: Callable[[Tensor, Tensor], None] | None,
     ) -> TrainingResult:
         processes, watcher = self.processes, self.watcher
+        assert isinstance(recipe, NetworkRecipe)
         return TrainingResult(
             *Loop(
                 training_data,
@@ -189,8 +190,10 @@ class Comparison:
     def fold_recipe(self) -> Recipe:
         """The plain recipe with the warm-up and the flips that the shared warm-up chose, for the folds."""
         saved = self.recipe.warmup_epochs - self.warmup
+        plain = self.plain_recipe
+        assert isinstance(plain, NetworkRecipe)
         return replace(
-            self.plain_recipe,
+            plain,
             epochs=self.recipe.epochs - saved,
             warmup_epochs=self.warmup,
             adaptive_warmup=False,

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from noisesieve.core.command_settings import TruthSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import csv_separator
 from noisesieve.core.progress import Watcher
@@ -30,8 +31,9 @@ class LabelledRows:
     columns: pa.Table | None  # the user's other columns
 
 
-def find_truth(rows: LabelledRows, file: Path | None, column: str | None, watcher: Watcher) -> list[str | None]:
+def find_truth(rows: LabelledRows, settings: TruthSettings, watcher: Watcher) -> list[str | None]:
     """Return the right label of every row, None where it is not known."""
+    file, column = settings.truth, settings.truth_column
     right = _from_column(rows, column) if file is None else _from_file(rows, file, column, watcher)
     classes = set(rows.labels)
     right = [None if label is None else _as_class(label, classes) for label in right]

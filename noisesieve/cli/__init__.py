@@ -29,6 +29,7 @@ from noisesieve.cli import (
     scan,
     waive,
 )
+from noisesieve.cli.options import GroupedCommand
 from noisesieve.cli.terminal import say, say_error
 from noisesieve.core.errors import NoisesieveError
 
@@ -54,6 +55,9 @@ def top(
 ) -> None:
     """Find the wrong labels in an image dataset.
 
+    Options can also be set in noisesieve.toml, in [tool.noisesieve] of pyproject.toml, and by variables such as
+    NOISESIEVE_DEVICE or NOISESIEVE_CHECK_DEVICE.
+
     Example: noisesieve scan ./dataset
     """
 
@@ -75,7 +79,9 @@ _COMMANDS: dict[Callable[..., None], str] = {
     bench.bench: "Compare noisesieve with its peers on your data.",
 }
 for _command, _line in _COMMANDS.items():
-    app.command(_command.__name__, short_help=_line, no_args_is_help=_command is not cache.cache)(_command)
+    app.command(_command.__name__, cls=GroupedCommand, short_help=_line, no_args_is_help=_command is not cache.cache)(
+        _command
+    )
 
 
 def main() -> None:

@@ -12,7 +12,8 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import console, results
-from noisesieve.core.settings import ApplySettings
+from noisesieve.core.command_settings import ApplySettings
+from noisesieve.core.options import build
 
 MOVES_SHOWN = 10
 
@@ -20,39 +21,27 @@ Decisions = Annotated[
     list[Path] | None,
     typer.Argument(
         help="decisions.csv of the review page, a table of path and label, or an export of Label Studio or CVAT.",
-        metavar="DECISIONS",
+        metavar="[DECISIONS]...",
         show_default=False,
     ),
 ]
-New = Annotated[
-    Path, typer.Option("--output", "-o", help="The corrected table (or folder, with --tree).", show_default=False)
-]
-AcceptAbove = Annotated[
-    float | None, o.option("Also accept suggestions for labels that are wrong with at least this probability.")
-]
-Tree = Annotated[str | None, o.option("For an image folder: write an image folder, by copy or link.")]
-NewClasses = Annotated[bool, o.option("Accept labels that are not classes of the run.", "--new-classes")]
 
 
+@o.with_options(ApplySettings)
 def apply(
     run: o.Run,
-    output: New,
     decisions: Decisions = None,
-    accept_above: AcceptAbove = None,
-    tree: Tree = None,
-    new_classes: NewClasses = False,
-    data: o.MovedData = None,
-    root: o.MovedRoot = None,
-    force: o.Overwrite = False,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
+    *,
+    options: o.Options,
 ) -> None:
     """Write a corrected dataset from decisions, with an audit log. The dataset itself is never changed.
 
     Example: noisesieve apply my-run decisions.csv -o corrected.csv
     """
-    settings = ApplySettings(tuple(decisions or ()), output, accept_above, new_classes, tree, data, root, force)
+    settings = build(ApplySettings, {**options, "decisions": tuple(decisions or ())})
     from noisesieve.commands.apply import apply as apply_decisions
 
     with watched(quiet) as (watcher, pause):

@@ -4,81 +4,52 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
-
-import typer
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.core.command_settings import BenchSettings, TestSettings
 from noisesieve.core.errors import OutputError, UsageError
-from noisesieve.core.options import scan_settings
+from noisesieve.core.options import build
 from noisesieve.core.progress import Watcher
-from noisesieve.core.settings import BenchSettings
+from noisesieve.core.settings import NETWORK, OUTPUT
 
-Methods = Annotated[
-    str | None, o.option("Some of noisesieve,paper,ce,ce-sieve,aum,knn,cleanlab. Default: all.", "--methods")
+JsonFile = Annotated[
+    Path | None, o.extra("Also write the JSON document to this file.", "--output", "-o", group=OUTPUT, metavar="FILE")
 ]
-JsonFile = Annotated[Path | None, o.option("Also write the JSON document to this file.", "--output", "-o")]
-Ablation = Annotated[bool, o.option("Run the paper's ablation: test accuracy of four trainings.", "--ablation")]
-MarkdownFile = Annotated[Path | None, o.option("Write the table as Markdown to this file.", "--markdown")]
-
-
-_NOT_SETTINGS = (
-    *("data", "truth", "truth_column", "methods", "output", "markdown", "as_json", "quiet", "debug"),
-    *("ablation", "test", "test_label_column", "test_root", "test_split"),
+MarkdownFile = Annotated[
+    Path | None, o.extra("Write the table as Markdown to this file.", "--markdown", group=OUTPUT, metavar="FILE")
+]
+Ablation = Annotated[
+    bool, o.extra("Run the paper's ablation: test accuracy of four trainings.", "--ablation", group=NETWORK)
+]
+NOT_OF_BENCH = (
+    *("output", "review", "probabilities", "force", "waivers", "trusted_column", "score_pass"),
+    *("cache_budget", "max_pixels"),
 )
 
 
+@dataclass(frozen=True)
+class BenchOptions(BenchSettings):
+    """The options of `bench`: also a test set, for --ablation."""
+
+    test: TestSettings = field(default_factory=TestSettings)
+
+
+@o.with_options(BenchOptions, without=NOT_OF_BENCH)
 def bench(
-    context: typer.Context,
     data: o.Data,
-    truth: o.Truth = None,
-    truth_column: o.TruthColumn = None,
-    methods: Methods = None,
+    ablation: Ablation = False,
     output: JsonFile = None,
     markdown: MarkdownFile = None,
-    ablation: Ablation = False,
-    test: o.Test = None,
-    test_label_column: o.TestLabel = "label",
-    test_root: o.TestRoot = None,
-    test_split: o.TestSplit = None,
-    root: o.Root = None,
-    path_column: o.PathColumn = "path",
-    label_column: o.LabelColumn = "label",
-    image_column: o.ImageColumn = None,
-    id_column: o.IdColumn = None,
-    split: o.Split = None,
-    limit: o.Limit = None,
-    allow_outside: o.AllowOutside = False,
-    preset: o.Preset = "auto",
-    backbone: o.Backbone = None,
-    weights: o.Weights = None,
-    freeze: o.Freeze = None,
-    image_size: o.ImageSize = None,
-    epochs: o.Epochs = None,
-    warmup_epochs: o.WarmupEpochs = None,
-    settle_epochs: o.SettleEpochs = None,
-    ramp_epochs: o.RampEpochs = None,
-    sieve_start: o.SieveStart = None,
-    beta: o.Beta = None,
-    batch_size: o.BatchSize = None,
-    lr: o.LearningRate = None,
-    flip: o.Flip = None,
-    mixup: o.Mixup = None,
-    balanced: o.Balanced = None,
-    epoch_steps: o.EpochSteps = None,
-    loop_eps: o.LoopEps = None,
-    sieve_eps: o.SieveEps = None,
-    seed: o.Seed = 0,
-    device: o.Device = "auto",
-    workers: o.Workers = None,
-    cache_dir: o.CacheDir = None,
-    cache: o.UseCache = True,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
+    *,
+    options: o.Options,
 ) -> None:
     """Measure noisesieve and its peers with the same images, backbone, schedule and seed. The truth must be known.
 
@@ -88,14 +59,10 @@ def bench(
 
     Example: noisesieve bench noisy.csv --truth-column true_label --methods noisesieve,ce
     """
-    shared = {name: value for name, value in context.params.items() if name not in _NOT_SETTINGS}
-    if ablation and weights is None and freeze is None:
-        shared["weights"] = "none"  # whole networks are trained
-    chosen = scan_settings(data, **shared)
-    names = tuple(name.strip() for name in (methods or "").split(",") if name.strip())
-    if methods is not None and not names:
-        raise UsageError("--methods is empty.", "Give some, or leave it out for all.")
-    settings = BenchSettings(chosen, names, truth, truth_column)
+    if ablation and "weights" not in options and "freeze" not in options:
+        options["weights"] = "none"  # whole networks are trained
+    settings = build(BenchOptions, {"path": data, "limit_seed": options.get("seed", 0), **options})
+    test = settings.test.source
     for target in (output, markdown):
         if target is not None:
             _refuse_target(target, data)
@@ -112,8 +79,7 @@ def bench(
     try:
         with StopRequest(None, hint="A bench does not resume: nothing was written.") as stop:
             if test is not None:
-                source = o.test_source(test, test_label_column, test_root, test_split)
-                document = ablate(settings, source, watcher=watcher, stop=stop)
+                document = ablate(settings, test, watcher=watcher, stop=stop)
             else:
                 document = run_bench(settings, watcher=watcher, stop=stop)
     finally:

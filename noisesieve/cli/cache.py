@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
 
 from noisesieve.cli import options as o
 from noisesieve.cli.terminal import console, results
-from noisesieve.core.errors import UsageError
-
-Clear = Annotated[bool, o.option("Remove all entries.", "--clear")]
-OlderThan = Annotated[str | None, o.option("With --clear: only entries unused for 30d, 12h or 90m.")]
+from noisesieve.core.command_settings import CacheSettings
+from noisesieve.core.options import build
 
 
+@o.with_options(CacheSettings)
 def cache(
-    clear: Clear = False,
-    older_than: OlderThan = None,
-    cache_dir: o.CacheDir = None,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
+    *,
+    options: o.Options,
 ) -> None:
     """List the decoded images and features that scans keep for later runs, or clear them.
 
     Example: noisesieve cache --clear --older-than 30d
     """
-    age = o.age(older_than)
-    if older_than is not None and not clear:
-        raise UsageError("--older-than is for --clear.", "Add --clear, or leave it out.")
+    settings = build(CacheSettings, options)
     from noisesieve.commands.cache import cache as list_or_clear
 
-    listing = list_or_clear(cache_dir, clear=clear, older_than=age)
+    listing = list_or_clear(settings)
     folder, left, gone = listing.folder, listing.entries, listing.cleared
     total = sum(entry.bytes for entry in left)
     with results():

@@ -14,9 +14,10 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import console, results, say
+from noisesieve.core.command_settings import CheckSettings
 from noisesieve.core.errors import OutputError
-from noisesieve.core.options import parse_limit, scan_settings
-from noisesieve.core.settings import CheckSettings, Limit, Policy
+from noisesieve.core.options import build
+from noisesieve.core.settings import GATE, OUTPUT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,79 +27,33 @@ if TYPE_CHECKING:
 SUSPECTS_SHOWN = 5
 GROUPS_SHOWN = 15
 
-Model = Annotated[Path, typer.Option("--model", help="The run folder of a finished scan.", show_default=False)]
-ReportFile = Annotated[Path | None, o.option("Write the batch's report (.parquet).", "--output", "-o")]
-MaxCorrupted = Annotated[str, typer.Option(help="Suspects allowed: a share (5%), a count (12), or none for no limit.")]
-MaxClass = Annotated[str | None, o.option("Suspects allowed in each class: 10%, or a count.")]
-MaxUnreadable = Annotated[str, typer.Option(help="Unreadable images allowed: a share, a count, or none for no limit.")]
-MaxUnknown = Annotated[str, typer.Option(help="Classes allowed that the model does not have, or none for no limit.")]
-MinExamples = Annotated[int, typer.Option(help="Number of images that must be scored.")]
-Confidence = Annotated[float | None, o.option("Fail only on shares that exceed the limit with this confidence.")]
-GroupBy = Annotated[str | None, o.option("Show the rates by the values of this column, such as annotator.")]
-BackboneFile = Annotated[
-    Path | None, o.option("The file of the model's frozen backbone, if it was moved.", "--weights")
+Batch = Annotated[
+    Path, typer.Argument(help="An image folder, or a .csv, .tsv, .jsonl or .parquet table.", metavar="BATCH")
 ]
-Junit = Annotated[Path | None, o.option("Write JUnit XML.")]
-Sarif = Annotated[Path | None, o.option("Write SARIF 2.1.0.")]
-Markdown = Annotated[Path | None, o.option("Write Markdown.")]
-ExitZero = Annotated[bool, o.option("Exit 0 even if the gate fails.", "--exit-zero")]
+Junit = Annotated[Path | None, o.extra("Write JUnit XML.", group=OUTPUT, metavar="FILE")]
+Sarif = Annotated[Path | None, o.extra("Write SARIF 2.1.0.", group=OUTPUT, metavar="FILE")]
+Markdown = Annotated[Path | None, o.extra("Write Markdown.", group=OUTPUT, metavar="FILE")]
+ExitZero = Annotated[bool, o.extra("Exit 0 even if the gate fails.", "--exit-zero", group=GATE)]
 
 
+@o.with_options(CheckSettings, without=("trusted_column", "cache_budget", "max_pixels"))
 def check(
-    context: typer.Context,
-    batch: Annotated[
-        Path, typer.Argument(help="An image folder, or a .csv, .tsv, .jsonl or .parquet table.", metavar="BATCH")
-    ],
-    model: Model,
-    output: ReportFile = None,
-    max_corrupted: MaxCorrupted = "5%",
-    max_class_corrupted: MaxClass = None,
-    max_unreadable: MaxUnreadable = "0",
-    max_unknown_classes: MaxUnknown = "0",
-    min_examples: MinExamples = 1,
-    confidence: Confidence = None,
-    waivers: o.Waivers = Path(CheckSettings.waivers),
-    group_by: GroupBy = None,
+    batch: Batch,
+    exit_zero: ExitZero = False,
     junit: Junit = None,
     sarif: Sarif = None,
     markdown: Markdown = None,
-    exit_zero: ExitZero = False,
-    root: o.Root = None,
-    path_column: o.PathColumn = "path",
-    label_column: o.LabelColumn = "label",
-    image_column: o.ImageColumn = None,
-    id_column: o.IdColumn = None,
-    split: o.Split = None,
-    limit: o.Limit = None,
-    allow_outside: o.AllowOutside = False,
-    device: o.Device = "auto",
-    weights: BackboneFile = None,
-    workers: o.Workers = None,
-    cache_dir: o.CacheDir = None,
-    cache: o.UseCache = True,
-    force: o.Overwrite = False,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
+    *,
+    options: o.Options,
 ) -> None:
     """Score a new batch with the model of a scan, without training, and pass or fail it: exit 0 or 1.
 
     Example: noisesieve check ./new-batch --model my-run --max-corrupted 5%
     """
-    shared = ("root", "path_column", "label_column", "image_column", "id_column", "split", "limit", "allow_outside")
-    chosen = {name: context.params[name] for name in (*shared, "device", "workers", "cache_dir", "cache")}
-    scan = scan_settings(batch, **chosen)
-    policy = Policy(
-        max_corrupted=_limit(max_corrupted, "--max-corrupted"),
-        max_class_corrupted=_limit(max_class_corrupted, "--max-class-corrupted"),
-        max_unreadable=_limit(max_unreadable, "--max-unreadable"),
-        max_unknown_classes=o.count_or_none(max_unknown_classes, "--max-unknown-classes"),
-        min_examples=min_examples,
-        confidence=confidence,
-    )
-    settings = CheckSettings(
-        scan.source, model, output, policy, waivers, group_by, scan.device, weights, scan.pixels, force=force
-    )
+    settings = build(CheckSettings, {"path": batch, **options})
     from noisesieve.commands.check import check as run
 
     token = secrets.token_hex(16)
@@ -122,10 +77,6 @@ def check(
             _write_github(result, to_stderr=as_json)
     if not checked.passed and not exit_zero:
         raise typer.Exit(1)
-
-
-def _limit(text: str | None, option: str) -> Limit | None:
-    return None if text is None or text == "none" else parse_limit(text, option)
 
 
 def _notes(checked: CheckResult) -> list[str]:

@@ -1,6 +1,9 @@
 """Options from `[tool.noisesieve]` in pyproject.toml, from noisesieve.toml, and from NOISESIEVE_*.
 
-Flag > environment > file > default. The table of a command, such as `[tool.noisesieve.scan]`, overrides the common one.
+Flag > environment > file > default. `NOISESIEVE_CHECK_DEVICE` and `[tool.noisesieve.check]` set an option of one
+command. `NOISESIEVE_DEVICE` and the common table `[tool.noisesieve]` set an option of `scan`, and of all others for
+options that mean the same everywhere (device, cache, columns of a table, waivers). An option that only one command has
+needs no name of the command. So an option meant for scan never changes another command.
 """
 
 from __future__ import annotations
@@ -12,44 +15,56 @@ from typing import Any
 
 from noisesieve.core.errors import UsageError
 
-_SCANS_OWN = frozenset(("output", "force"))  # from the environment or the common table they apply to scan only
 _NOT_FROM_FILES = frozenset(("help", "version", "debug"))
 
 
 def use_environment(command: Any) -> None:
-    """Read every option also from NOISESIEVE_<NAME>."""
-    for sub in getattr(command, "commands", {}).values():
+    """Read every option also from NOISESIEVE_<COMMAND>_<NAME>, and from NOISESIEVE_<NAME> where that is unambiguous."""
+    commands: dict[str, Any] = getattr(command, "commands", {})
+    for name, sub in commands.items():
+        common = _common_options(name, commands)
         for option in sub.params:
-            if (flag := _flag(option)) is not None and (flag not in _SCANS_OWN or sub.name == "scan"):
-                option.envvar = f"NOISESIEVE_{flag.upper()}"
+            if (flag := _flag(option)) is not None:
+                variable = f"NOISESIEVE_{name.upper()}_{flag.upper()}"
+                option.envvar = [variable, f"NOISESIEVE_{flag.upper()}"] if flag in common else variable
 
 
 def read_files(command: Any) -> dict[str, dict[str, Any]]:
     """Return defaults for every command, from the files in the working folder."""
     commands: dict[str, Any] = getattr(command, "commands", {})
     defaults: dict[str, dict[str, Any]] = {name: {} for name in commands}
+    common = {name: _common_options(name, commands) for name in commands}
     for file, table in (("pyproject.toml", ("tool", "noisesieve")), ("noisesieve.toml", ())):
         found = _table(Path(file), table)
-        own = {key: value for key, value in found.items() if not isinstance(value, dict)}
+        shared = {key: value for key, value in found.items() if not isinstance(value, dict)}
         for key, value in found.items():
             if isinstance(value, dict) and key not in commands:
-                raise UsageError(f"{file}: no command {key!r}.", f"There are: {', '.join(commands)}.")
-        known_anywhere = {flag for sub in commands.values() for flag in _options(sub)}
-        _refuse_unknown(file, own, known_anywhere)
+                raise UsageError(f"{file}: no command {key!r}.", f"Choose {', '.join(commands)}.")
+        _refuse_unknown(file, shared, {flag for flags in common.values() for flag in flags}, table)
         for name, sub in commands.items():
             specific = found.get(name, {})
-            if not isinstance(specific, dict) and name in known_anywhere:
-                specific = {}  # an option with the name of a command, such as `cache`
             if not isinstance(specific, dict):
-                raise UsageError(
-                    f"{file}: {name!r} is not a table.", f"Write [{'.'.join((*table, name))}] above its options."
-                )
-            _refuse_unknown(file, specific, _options(sub))
-            shared = {key: value for key, value in own.items() if key not in _SCANS_OWN or name == "scan"}
-            for key, value in {**shared, **specific}.items():
-                if (parameter := _options(sub).get(key.replace("-", "_"))) is not None:
-                    defaults[name][parameter] = value
+                specific = {}  # an option with the name of a command, such as `cache`
+            _refuse_unknown(file, specific, _options(sub), table)
+            for key, value in shared.items():
+                if (flag := key.replace("-", "_")) in common[name]:
+                    defaults[name][_options(sub)[flag]] = value
+            for key, value in specific.items():
+                defaults[name][_options(sub)[key.replace("-", "_")]] = value
     return defaults
+
+
+def _common_options(name: str, commands: dict[str, Any]) -> set[str]:
+    """Return the flags of a command that can be set without naming the command."""
+    own = _options(commands[name])
+    if name == "scan":
+        return set(own)
+    shared: set[str] = getattr(commands[name].callback, "shared_options", set())
+    elsewhere = {flag for other, sub in commands.items() if other != name for flag in _options(sub)}
+    return {flag for flag, parameter in own.items() if parameter in shared or flag not in elsewhere or flag in _BASIC}
+
+
+_BASIC = frozenset(("json", "quiet"))  # of every command
 
 
 def _table(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -80,7 +95,11 @@ def _options(command: Any) -> dict[str, str]:
     return {flag: str(option.name) for option in command.params if (flag := _flag(option)) is not None}
 
 
-def _refuse_unknown(file: str, given: dict[str, Any], known: Iterable[str]) -> None:
+def _refuse_unknown(file: str, given: dict[str, Any], known: Iterable[str], table: tuple[str, ...]) -> None:
     for key in given:
         if key.replace("-", "_") not in known:
-            raise UsageError(f"{file}: no option {key!r}.", "See `noisesieve scan --help`.")
+            example = f"[{'.'.join((*table, 'check'))}]"
+            raise UsageError(
+                f"{file}: no option {key!r}.",
+                f"See `noisesieve scan --help`; options of another command stand in its table, such as {example}.",
+            )

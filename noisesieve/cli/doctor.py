@@ -3,45 +3,35 @@
 from __future__ import annotations
 
 import json
-from typing import Any
-
-import typer
+from typing import Annotated, Any
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import console, results
+from noisesieve.core.command_settings import DoctorSettings
 from noisesieve.core.errors import InputError
-from noisesieve.core.options import scan_settings
+from noisesieve.core.settings import OUTPUT, scan_settings
 
 LISTED = 5
 
+Strict = Annotated[bool, o.extra("Exit 3 if there is a finding marked with `!`.", "--strict", group=OUTPUT)]
 
+
+@o.with_options(DoctorSettings, without=("trusted_column", "cache_budget", "max_pixels"))
 def doctor(
-    context: typer.Context,
     data: o.Data,
-    root: o.Root = None,
-    path_column: o.PathColumn = "path",
-    label_column: o.LabelColumn = "label",
-    image_column: o.ImageColumn = None,
-    id_column: o.IdColumn = None,
-    split: o.Split = None,
-    limit: o.Limit = None,
-    allow_outside: o.AllowOutside = False,
-    device: o.Device = "auto",
-    workers: o.Workers = None,
-    cache_dir: o.CacheDir = None,
-    cache: o.UseCache = True,
-    strict: o.StrictDoctor = False,
+    strict: Strict = False,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
+    *,
+    options: o.Options,
 ) -> None:
     """Check a dataset before a scan: broken files, duplicates, odd classes and sizes, and the cost of a scan.
 
     Example: noisesieve doctor ./dataset
     """
-    ours = ("data", "strict", "as_json", "quiet", "debug")
-    settings = scan_settings(data, **{name: value for name, value in context.params.items() if name not in ours})
+    settings = scan_settings(data, **options)
     from noisesieve.commands.doctor import diagnose
 
     with watched(quiet) as (watcher, pause):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import textwrap
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import StopRequest
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
-from noisesieve.core.errors import UsageError
+from noisesieve.core.command_settings import EvaluateSettings
+from noisesieve.core.options import build
 from noisesieve.core.progress import Watcher
 
 if TYPE_CHECKING:
@@ -18,24 +18,15 @@ if TYPE_CHECKING:
 
 CLASSES_SHOWN = 20
 
-Plant = Annotated[str | None, o.option("Without known labels: flip this share of the clean rows, scan again, measure.")]
-Data = Annotated[Path | None, o.option("With --plant: the new path of the dataset, if it was moved.")]
-Images = Annotated[Path | None, o.option("With --plant: the new folder of a table's images, if moved.", "--root")]
-Chart = Annotated[Path | None, o.option("Path of the chart. Default: evaluation.svg in the run folder.", "--picture")]
 
-
+@o.with_options(EvaluateSettings)
 def evaluate(
     run: o.Run,
-    truth: o.Truth = None,
-    truth_column: o.TruthColumn = None,
-    plant: Plant = None,
-    data: Data = None,
-    root: Images = None,
-    seed: o.Seed = 0,
-    chart: Chart = None,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
+    *,
+    options: o.Options,
 ) -> None:
     """Measure precision, recall, ranking and calibration of a run against right labels.
 
@@ -43,40 +34,21 @@ def evaluate(
 
     Example: noisesieve evaluate my-run --truth truth.csv
     """
+    settings = build(EvaluateSettings, options)
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
-    if plant is not None and (truth is not None or truth_column is not None):
-        raise UsageError("--plant measures without right labels.", "Leave --truth and --truth-column out, or --plant.")
-    if seed < 0:
-        raise UsageError(f"--seed {seed}: must be zero or above.")
-    if plant is None and (data is not None or root is not None):
-        raise UsageError("--data and --root are only for --plant: the report has all labels.", "Leave them out.")
-    if plant is not None and chart is not None:
-        raise UsageError("--plant draws no chart.", "Leave --picture out.")
-    if plant is not None:
-        document = _plant(run, o.share(plant, "--plant"), seed, data, root, watcher)
-        show = _show_planted
-    else:
-        from noisesieve.commands.evaluate import evaluate_with_truth
+    from noisesieve.commands.evaluate import evaluate as evaluate_run
 
-        document = evaluate_with_truth(run, file=truth, column=truth_column, chart=chart, watcher=watcher)
-        show = _show
+    try:
+        with StopRequest(None) as stop:
+            document = evaluate_run(run, settings, watcher=watcher, stop=stop)
+    finally:
+        watcher.finish()
+    show = _show if settings.plant is None else _show_planted
     with results():
         if as_json:
             print(json.dumps(document))
         else:
             show(console(stderr=False), document, quiet=quiet)
-
-
-def _plant(
-    run: Path, share: float, seed: int, data: Path | None, root: Path | None, watcher: Watcher
-) -> dict[str, Any]:
-    from noisesieve.commands.evaluate import evaluate_by_planting
-
-    try:
-        with StopRequest(None) as stop:
-            return evaluate_by_planting(run, share=share, seed=seed, data=data, root=root, watcher=watcher, stop=stop)
-    finally:
-        watcher.finish()
 
 
 def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:

@@ -10,6 +10,8 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import console, results
+from noisesieve.core.command_settings import ExplainSettings
+from noisesieve.core.options import build
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -20,23 +22,25 @@ BAR = 24
 Name = Annotated[str, typer.Argument(help="Id, path, or row number from 0.", metavar="ID")]
 
 
+@o.with_options(ExplainSettings)
 def explain(
     run: o.Run,
     name: Name,
-    data: o.MovedData = None,
-    root: o.MovedRoot = None,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
+    *,
+    options: o.Options,
 ) -> None:
     """Explain a verdict: its terms, the most probable classes, the margin of each epoch, and similar images.
 
     Example: noisesieve explain my-run cat/0012.jpg
     """
+    settings = build(ExplainSettings, options)
     from noisesieve.commands.explain import explain as explain_row
 
     with watched(quiet) as (watcher, pause):
-        found = explain_row(run, name, data=data, root=root, watcher=watcher, pause=pause)
+        found = explain_row(run, name, settings, watcher=watcher, pause=pause)
     with results():
         if as_json:
             print(json.dumps(found))

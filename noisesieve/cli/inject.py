@@ -5,50 +5,28 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import console, results
-from noisesieve.core.options import scan_settings
-from noisesieve.core.settings import InjectSettings
+from noisesieve.core.command_settings import InjectSettings
+from noisesieve.core.options import build
 
 if TYPE_CHECKING:
     from noisesieve.commands.inject import PlantedNoise
 
 PAIRS = 15
 
-Noise = Annotated[str, typer.Option("--noise", help="symmetric, asymmetric or instance.", show_default=False)]
-Rate = Annotated[str, typer.Option("--rate", help="Share of labels to flip: 0.2, or 20%.", show_default=False)]
-Index = Annotated[
-    Path, typer.Option("--output", "-o", help="The table to write: .csv, .tsv, .jsonl or .parquet.", show_default=False)
-]
 
-
+@o.with_options(InjectSettings, without=("trusted_column", "cache_budget", "max_pixels"))
 def inject(
-    context: typer.Context,
     data: o.Data,
-    noise: Noise,
-    rate: Rate,
-    output: Index,
-    seed: o.Seed = 0,
-    root: o.Root = None,
-    path_column: o.PathColumn = "path",
-    label_column: o.LabelColumn = "label",
-    image_column: o.ImageColumn = None,
-    id_column: o.IdColumn = None,
-    split: o.Split = None,
-    limit: o.Limit = None,
-    allow_outside: o.AllowOutside = False,
-    workers: o.Workers = None,
-    cache_dir: o.CacheDir = None,
-    cache: o.UseCache = True,
-    force: o.Overwrite = False,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
+    *,
+    options: o.Options,
 ) -> None:
     """Plant known label errors: write a table that `scan` reads, with the right labels in `true_label`.
 
@@ -56,9 +34,7 @@ def inject(
 
     Example: noisesieve inject ./dataset --noise instance --rate 0.2 -o noisy.csv
     """
-    ours = ("data", "noise", "rate", "output", "force", "as_json", "quiet", "debug")
-    chosen = scan_settings(data, **{name: value for name, value in context.params.items() if name not in ours})
-    settings = InjectSettings(chosen.source, output, noise, o.share(rate, "--rate"), seed, chosen.pixels, force)
+    settings = build(InjectSettings, {"path": data, "limit_seed": options.get("seed", 0), **options})
     from noisesieve.commands.inject import inject as run
 
     with watched(quiet) as (watcher, pause):
@@ -68,7 +44,7 @@ def inject(
         if as_json:
             print(json.dumps(document))
         elif quiet:
-            print(output)
+            print(settings.output)
         else:
             _show(document, planted)
 

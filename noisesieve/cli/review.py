@@ -5,38 +5,33 @@ from __future__ import annotations
 import json
 import shlex
 import webbrowser
-from pathlib import Path
 from typing import Annotated
-
-import typer
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import results
-from noisesieve.core.settings import ReviewSettings
+from noisesieve.core.command_settings import ReviewSettings
+from noisesieve.core.options import build
+from noisesieve.core.settings import OUTPUT
 
-Page = Annotated[Path | None, o.option("Path of the page. Default: review.html in the run folder.", "--output", "-o")]
-Open = Annotated[bool, o.option("Open the page in the browser.", "--open")]
-Limit = Annotated[int, typer.Option(help="Number of suspects on the page, the most suspicious first.")]
+Open = Annotated[bool, o.extra("Open the page in the browser.", "--open", group=OUTPUT)]
 
 
+@o.with_options(ReviewSettings)
 def review(
     run: o.Run,
-    output: Page = None,
     open_it: Open = False,
-    limit: Limit = ReviewSettings.limit,
-    data: o.MovedData = None,
-    root: o.MovedRoot = None,
-    force: o.Overwrite = False,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
+    *,
+    options: o.Options,
 ) -> None:
     """Write a page of the suspects that opens from disk: decide by key, then download decisions.csv for `apply`.
 
     Example: noisesieve review my-run --open
     """
-    settings = ReviewSettings(output, limit, data, root, force)
+    settings = build(ReviewSettings, options)
     from noisesieve.commands.review import review as review_run
 
     with watched(quiet) as (watcher, pause):
@@ -48,7 +43,7 @@ def review(
         elif quiet:
             print(page)
         else:
-            more = f" (--limit {suspects} shows all)" if suspects > limit else ""
+            more = f" (--limit {suspects} shows all)" if suspects > settings.limit else ""
             size = page.stat().st_size / 2**20
             print(f"{result.shown:,} of {suspects:,} suspects{more}, {size:.1f} MiB: {page}")
             print("When you have decided, download decisions.csv from the page, then run:")

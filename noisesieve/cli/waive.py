@@ -11,22 +11,22 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import watched
 from noisesieve.cli.terminal import results
-from noisesieve.core.settings import WAIVERS
+from noisesieve.core.command_settings import WaiveSettings
+from noisesieve.core.options import build
 
 Source = Annotated[Path, typer.Argument(help="A run folder, or a report that `check` wrote.", metavar="RUN_OR_REPORT")]
 Names = Annotated[list[str], typer.Argument(help="Ids or paths of reviewed rows.", metavar="PATH...")]
-Reason = Annotated[str, typer.Option("--reason", help="Why the label is right.", show_default=False)]
-File = Annotated[Path, typer.Option("--file", help="The file of waivers; commit it.")]
 
 
+@o.with_options(WaiveSettings)
 def waive(
     source: Source,
     names: Names,
-    reason: Reason,
-    file: File = Path(WAIVERS),
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
+    *,
+    options: o.Options,
 ) -> None:
     """Record that labels were reviewed and are right: `check` and `scan` then do not count these rows.
 
@@ -34,10 +34,12 @@ def waive(
 
     Example: noisesieve waive my-run cat/0012.jpg --reason "a tabby, seen from behind"
     """
+    settings = build(WaiveSettings, options)
     from noisesieve.commands.waive import waive as waive_rows
 
     with watched(quiet, hint="Nothing was written.") as (watcher, _):
-        result = waive_rows(source, names, reason=reason, file=file, watcher=watcher)
+        result = waive_rows(source, names, settings, watcher=watcher)
+    file = settings.file
     with results():
         if as_json:
             waived = [vars(waiver) for waiver in result.waivers]

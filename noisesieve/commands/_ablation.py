@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from noisesieve.bench.methods import Comparison, TrainingResult
 from noisesieve.bench.table import machine_facts
 from noisesieve.commands._prepare import Dataset, decode_test_set, inspect_test_set, prepare_dataset
 from noisesieve.commands.bench import require_one_process
+from noisesieve.core.command_settings import BenchSettings, RetrainOptions
 from noisesieve.core.errors import TrainingError, UsageError
 from noisesieve.core.progress import NullWatcher, Stop, Watcher, pause_of
+from noisesieve.core.recipes import recipe_to_document
 from noisesieve.core.records import Bools
-from noisesieve.core.settings import BenchSettings, RetrainOptions, SourceSettings, TrainingOptions
+from noisesieve.core.settings import SourceSettings, TrainingOptions
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.plan import describe
 from noisesieve.learn.score import predict
@@ -70,7 +72,7 @@ def ablate(
         "test_rows": len(test_set.labels),
         "classes": len(dataset.classes),
         "seed": dataset.recipe.seed,
-        "recipe": asdict(dataset.recipe),
+        "recipe": recipe_to_document(dataset.recipe),
         "machine": machine_facts(processes.device),
         "methods": rows,
     }

@@ -15,8 +15,9 @@ from noisesieve import pixels, sources
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import sha256_of
 from noisesieve.core.progress import Watcher
+from noisesieve.core.recipes import Recipe
 from noisesieve.core.records import Bools, FileFacts, Index, Ints
-from noisesieve.core.settings import PixelSettings, Recipe, ScanSettings, SourceSettings
+from noisesieve.core.settings import PixelSettings, ScanSettings, SourceSettings
 from noisesieve.core.text import natural_key
 from noisesieve.learn.cost import weight_bytes
 from noisesieve.learn.device import choose_device, require_device

@@ -13,15 +13,16 @@ from noisesieve import __version__, pixels
 from noisesieve.commands._open_run import pixel_settings_of_run, settings_of_run
 from noisesieve.commands._prepare import decode_test_set, inspect_test_set
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, RowRoles
+from noisesieve.core.command_settings import RetrainSettings
 from noisesieve.core.errors import StateError
 from noisesieve.core.files import digest, sha256_of
 from noisesieve.core.progress import Watcher
+from noisesieve.core.recipes import Recipe, RetrainRecipe, recipe_from_document
 from noisesieve.core.records import FileFacts, Index, Ints
-from noisesieve.core.settings import Recipe, RetrainSettings
 from noisesieve.report import Report, RunFolder, fingerprint
 from noisesieve.report.model_card import SavedModel
 from noisesieve.retrain.loop import LabelledTestSet
-from noisesieve.retrain.plan import RetrainRecipe, plan_retraining
+from noisesieve.retrain.plan import plan_retraining
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ def prepare_retraining(
     file_facts = pixels.inspect_files(index, as_scanned, watcher, pause=pause)
     _refuse_changed(report, index, file_facts.sha256, roles.role)
     test = None
-    if settings.test is not None:
-        test = inspect_test_set(settings.test, model.classes, own, watcher, pause)
+    if (source := settings.test.source) is not None:
+        test = inspect_test_set(source, model.classes, own, watcher, pause)
     identity = _identity(settings, report, roles, test)
     claim = folder.claim(identity, index, file_facts, force=settings.force)
     if claim == "finished":
@@ -142,5 +143,4 @@ def _warn_of_empty_classes(roles: RowRoles, classes: list[str], watcher: Watcher
 
 def recipe_of_run(report: Report) -> Recipe:
     """Return the recipe that the run was trained with."""
-    recipe = report.summary["training"]["recipe"]
-    return Recipe(**{**recipe, "lr_steps": tuple(recipe["lr_steps"])})
+    return recipe_from_document(report.summary["training"]["recipe"])

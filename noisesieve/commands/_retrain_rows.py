@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from noisesieve import decisions
+from noisesieve.core.command_settings import RetrainSettings
 from noisesieve.core.records import Ints
-from noisesieve.core.settings import RetrainSettings
 from noisesieve.report import Report
 
 UNUSED, LABELLED, UNLABELLED = 0, 1, 2  # takes no part; trained on with its label; trained on without a label

@@ -23,11 +23,12 @@ from noisesieve.commands._open_run import (
     refuse_output_in_dataset,
     settings_of_run,
 )
+from noisesieve.core.command_settings import ApplySettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.files import atomic_output, atomic_write
 from noisesieve.core.progress import Watcher
 from noisesieve.core.records import Index
-from noisesieve.core.settings import ApplySettings, SourceSettings
+from noisesieve.core.settings import SourceSettings
 from noisesieve.decisions.resolve import audit_table
 from noisesieve.exports.tables import fill_csv
 from noisesieve.report import Report, read_report

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,12 @@ from noisesieve.bench.frozen_methods import FrozenComparison
 from noisesieve.bench.methods import METHODS, NEED_PLAIN, Comparison
 from noisesieve.bench.table import as_markdown, figures_of, machine_facts, table_of
 from noisesieve.commands._prepare import Dataset, prepare_dataset, validate_settings
+from noisesieve.core.command_settings import BenchSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.progress import NullWatcher, Stop, Watcher, pause_of
+from noisesieve.core.recipes import HeadRecipe, recipe_to_document
 from noisesieve.core.records import Bools
-from noisesieve.core.settings import BenchSettings, ScanSettings
+from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.frozen.features import compute_features
 from noisesieve.learn.plan import describe
@@ -34,7 +35,7 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
     processes = require_one_process(scan)
     index = sources.read(scan.source)
     rows = truth.LabelledRows(index.ids, index.paths, index.labels, index.carried)
-    right = truth.find_truth(rows, settings.truth, settings.truth_column, watcher)
+    right = truth.find_truth(rows, settings.truth, watcher)
     with tempfile.TemporaryDirectory() as scratch:
         file_facts = pixels.inspect_files(index, scan.pixels, watcher, pause=pause_of(stop))
         dataset = prepare_dataset(index, file_facts, scan, processes, watcher, pause_of(stop), scratch=Path(scratch))
@@ -60,7 +61,7 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
         "wrong": int(wrong.sum()),
         "label_column": index.label_column,
         "seed": dataset.recipe.seed,
-        "recipe": asdict(dataset.recipe),
+        "recipe": recipe_to_document(dataset.recipe),
         "warmup_epochs": comparison.warmup,
         "flip": comparison.flip,
         "machine": machine_facts(processes.device),
@@ -79,9 +80,6 @@ def require_one_process(scan: ScanSettings) -> Processes:
 
 def _methods(wanted: tuple[str, ...]) -> tuple[str, ...]:
     chosen = wanted or tuple(METHODS)
-    for name in chosen:
-        if name not in METHODS:
-            raise UsageError(f"--methods {name}: unknown.", f"Choose {', '.join(METHODS)}.")
     if "cleanlab" in chosen:
         peers.require_cleanlab()
     return tuple(dict.fromkeys(chosen))
@@ -112,6 +110,7 @@ def _comparison(
     )
     if not dataset.recipe.frozen:
         return Comparison(training_data, dataset.recipe, processes, watcher, stop)
+    assert isinstance(dataset.recipe, HeadRecipe)
     assert dataset.weights is not None
     features = compute_features(
         dataset.decoded,

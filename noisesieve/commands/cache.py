@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from noisesieve.core.command_settings import CacheSettings
 from noisesieve.pixels import default_cache_dir
 from noisesieve.pixels.cache import CacheEntryInfo, clear_entries, list_entries
 
@@ -29,9 +30,9 @@ class CacheListing:
         return {"folder": str(self.folder), **listed, "bytes": sum(entry.bytes for entry in self.entries)}
 
 
-def cache(folder: Path | None, *, clear: bool, older_than: float | None) -> CacheListing:
-    """List the entries of a cache folder; with `clear` remove those unused for `older_than` seconds, or all."""
-    folder = folder or default_cache_dir()
+def cache(settings: CacheSettings) -> CacheListing:
+    """List the entries of a cache folder; with `clear` remove them first, or those unused for long enough."""
+    folder = settings.cache_dir or default_cache_dir()
     entries = list_entries(folder)
-    cleared = clear_entries(folder, entries, older_than=older_than) if clear else []
+    cleared = clear_entries(folder, entries, older_than=settings.older_than) if settings.clear else []
     return CacheListing(folder, [entry for entry in entries if entry not in cleared], cleared)

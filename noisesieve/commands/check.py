@@ -23,10 +23,10 @@ import torch
 
 from noisesieve import __version__, pixels, sources
 from noisesieve.commands._prepare import warn_of_unreadable
+from noisesieve.core.command_settings import CheckSettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.progress import Watcher, warn_all
 from noisesieve.core.records import Bools, Index, Ints, Scores, Verdicts
-from noisesieve.core.settings import CheckSettings
 from noisesieve.gate import WRITERS, BatchCounts, GateResult, RuleResult, apply_policy, count_batch, github
 from noisesieve.gate.policy import rates_by_group, worst_suspects
 from noisesieve.gate.sarif import MOST

@@ -11,6 +11,7 @@ import torch
 from noisesieve import pixels, sources
 from noisesieve.commands._prepare import longest_sides, validate_settings
 from noisesieve.core.progress import NullWatcher, Watcher
+from noisesieve.core.recipes import recipe_to_document
 from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.cost import estimate
 from noisesieve.learn.distributed import Processes
@@ -42,7 +43,7 @@ def dry_run(settings: ScanSettings, *, watcher: Watcher | None = None) -> dict[s
         "device": device.type,
         "threads": torch.get_num_threads(),
         "plan": f"{settings.training.preset}: {describe(recipe, processes)}",
-        "recipe": asdict(recipe),
+        "recipe": recipe_to_document(recipe),
         "estimate": asdict(cost),
         "streamed": cost.cache_bytes > settings.pixels.cache_budget,
         "output": str(output_folder(settings.output, index, NullWatcher())),

@@ -22,7 +22,8 @@ from noisesieve.bench.evaluation import EvaluatedRows, evaluate_rows, labelled_r
 from noisesieve.bench.metrics import average_precision, calibration, detection
 from noisesieve.commands._open_run import require_same_rows, settings_of_run
 from noisesieve.commands.scan import scan
-from noisesieve.core.errors import InputError, OutputError, UsageError
+from noisesieve.core.command_settings import EvaluateSettings
+from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.files import atomic_write, digest
 from noisesieve.core.progress import Stop, Watcher
 from noisesieve.core.records import Bools, Index, Ints
@@ -30,15 +31,18 @@ from noisesieve.report import Report, read_report
 from noisesieve.report.summary import wilson_interval
 
 
-def evaluate_with_truth(
-    run: Path, *, file: Path | None, column: str | None, chart: Path | None, watcher: Watcher
-) -> dict[str, Any]:
-    """Return precision, recall, ranking and calibration against the right labels, and write the chart."""
+def evaluate(run: Path, settings: EvaluateSettings, *, watcher: Watcher, stop: Stop) -> dict[str, Any]:
+    """Evaluate a run with right labels, or with planted flips."""
     report = read_report(run)
-    target = chart or report.path.parent / "evaluation.svg"
-    if target.suffix.lower() != ".svg":
-        raise UsageError(f"--picture {target}: the chart is an SVG.", "Choose a name that ends in .svg.")
-    right = truth.find_truth(labelled_rows(report), file, column, watcher)
+    if settings.plant is None:
+        return _evaluate_with_truth(report, settings, watcher)
+    return _evaluate_by_planting(report, settings, settings.plant, watcher, stop)
+
+
+def _evaluate_with_truth(report: Report, settings: EvaluateSettings, watcher: Watcher) -> dict[str, Any]:
+    """Return precision, recall, ranking and calibration against the right labels, and write the chart."""
+    target = settings.picture or report.path.parent / "evaluation.svg"
+    right = truth.find_truth(labelled_rows(report), settings.truth, watcher)
     rows = EvaluatedRows(report, right)
     document = evaluate_rows(rows)
     drawing = draw_evaluation(rows, f"{report.path.parent.name}: margins and ranking")
@@ -46,33 +50,25 @@ def evaluate_with_truth(
         with atomic_write(target) as out:
             out.write(drawing.encode())
     except OutputError as error:
-        if chart is not None:
+        if settings.picture is not None:
             raise
         watcher.warn(f"The chart was not written: {error.problem} Choose another path with --picture.")
         return {"run": str(report.path.parent), "picture": None, **document}
     return {"run": str(report.path.parent), "picture": str(target), **document}
 
 
-def evaluate_by_planting(
-    run: Path,
-    *,
-    share: float,
-    seed: int,
-    data: Path | None,
-    root: Path | None,
-    watcher: Watcher,
-    stop: Stop,
+def _evaluate_by_planting(
+    report: Report, settings: EvaluateSettings, share: float, watcher: Watcher, stop: Stop
 ) -> dict[str, Any]:
     """Plant flips into `share` of the clean rows, scan again, and measure on the rows that were clean before."""
-    report = read_report(run)
-    settings = settings_of_run(report, data, root)
+    scanned, seed = settings_of_run(report, settings.data, settings.root), settings.seed
     clean = report.verdicts == "clean"
     chosen, labels = draw_flips(report, clean, share=share, seed=seed)
     mark = digest({"run": report.facts["settings"], "data": report.facts["fingerprint"]})[:8]
     folder = report.path.parent / f"planted-{share:g}-seed-{seed}-{mark}"  # one folder per run that was evaluated
     watcher.note(f"{len(chosen):,} flips planted into {int(clean.sum()):,} clean rows; scanning into {folder}.")
     again = scan(
-        replace(settings, output=folder, review=False),
+        replace(scanned, output=folder, review=False),
         watcher=watcher,
         stop=stop,
         change=_relabel(report, chosen, labels),

@@ -15,6 +15,7 @@ from torch.nn.functional import normalize
 
 from noisesieve import pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run
+from noisesieve.core.command_settings import ExplainSettings
 from noisesieve.core.errors import NoisesieveError, StateError
 from noisesieve.core.progress import Watcher
 from noisesieve.core.records import Index, Ints
@@ -30,7 +31,7 @@ LABELS = ("predicted_label", "predicted_probability", "label_probability", "sugg
 
 
 def explain(
-    run: Path, name: str, *, data: Path | None, root: Path | None, watcher: Watcher, pause: Callable[[], None]
+    run: Path, name: str, settings: ExplainSettings, *, watcher: Watcher, pause: Callable[[], None]
 ) -> dict[str, Any]:
     """Return everything that a run stores about one row, found by id, path or row number."""
     report = read_report(run)
@@ -50,9 +51,9 @@ def explain(
         "neighbours": None,
     }
     try:
-        index = index_of_run(report, data, root)
+        index = index_of_run(report, settings.data, settings.root)
     except NoisesieveError as error:
-        if data is not None or root is not None:
+        if settings.data is not None or settings.root is not None:
             raise
         watcher.warn(f"Similar images are left out: {error}")
         return document

@@ -13,11 +13,12 @@ import pyarrow.compute as pc
 
 from noisesieve import __version__, pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_output_in_dataset
+from noisesieve.core.command_settings import ExportSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import atomic_output
 from noisesieve.core.progress import Watcher
 from noisesieve.core.records import Index
-from noisesieve.core.settings import ExportSettings, PixelSettings
+from noisesieve.core.settings import PixelSettings
 from noisesieve.exports import EXPORTS, ExportFormat, ExportJob, select_rows
 from noisesieve.exports.job import ImageChanged
 from noisesieve.pixels.image import Unreadable
@@ -29,13 +30,11 @@ FILE_WORDS = {"corrupted": "suspects", "clean": "clean", "all": "all"}  # --only
 
 def export(run: Path, settings: ExportSettings, *, watcher: Watcher, pause: Callable[[], None]) -> dict[str, Any]:
     """Write rows of a run in one of the formats of EXPORTS, and return what was written and the next steps."""
-    if settings.format not in EXPORTS:
-        raise UsageError(f"--to {settings.format}: unknown.", f"Choose {', '.join(EXPORTS)}.")
-    report, kind = read_report(run), EXPORTS[settings.format]
+    report, kind = read_report(run), EXPORTS[settings.to]
     out = settings.output or report.path.parent / kind.name.format(only=FILE_WORDS[settings.only])
     refuse_output_in_dataset(report, out, settings.data, settings.root)
     if kind.folder and out.suffix.lower() in (".json", ".xml", *KINDS):
-        raise UsageError(f"-o {out}: --to {settings.format} writes a folder.", "Leave the extension out.")
+        raise UsageError(f"-o {out}: --to {settings.to} writes a folder.", "Leave the extension out.")
     chosen = select_rows(report, only=settings.only, top=settings.top, least=settings.min_probability)
     if kind.images:
         chosen = chosen.filter(pc.equal(chosen["status"], "ok"))
@@ -57,7 +56,7 @@ def export(run: Path, settings: ExportSettings, *, watcher: Watcher, pause: Call
         result = kind.write(job)
     return {
         "output": str(out),
-        "format": settings.format,
+        "format": settings.to,
         "rows": result.rows,
         "only": settings.only,
         "notes": result.notes,
@@ -79,7 +78,7 @@ def _with_images(
     embedded = locations[0].column is not None
     if embedded and kind.images != "bytes":
         raise InputError(
-            f"--to {settings.format} needs image files, and these images are embedded in {locations[0].file}.",
+            f"--to {settings.to} needs image files, and these images are embedded in {locations[0].file}.",
             "Write them to files first: --to folder or --to huggingface.",
         )
 

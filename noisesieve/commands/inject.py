@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from noisesieve import noise, pixels, sources
+from noisesieve.core.command_settings import InjectSettings
 from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.progress import NullWatcher, Watcher
 from noisesieve.core.records import Bools, Bytes, Index, Ints
-from noisesieve.core.settings import InjectSettings, PixelSettings
+from noisesieve.core.settings import PixelSettings
 from noisesieve.core.text import natural_key
 from noisesieve.report import class_codes
 from noisesieve.sources.write_table import table_kind, write_index

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ from noisesieve import __version__, pixels
 from noisesieve.commands._open_run import index_of_run
 from noisesieve.commands._retrain_job import RetrainJob, prepare_retraining, recipe_of_run, retrained_folder
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, assign_roles
+from noisesieve.core.command_settings import RetrainSettings
 from noisesieve.core.errors import InputError, OutputError, Stopped
 from noisesieve.core.files import atomic_write, digest, locked, write_json
 from noisesieve.core.progress import NullWatcher, Stop, Watcher, pause_of
+from noisesieve.core.recipes import RetrainRecipe
 from noisesieve.core.records import Ints
-from noisesieve.core.settings import RetrainSettings
 from noisesieve.core.text import printable, without_xml_control
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.checkpoint import Checkpoints
@@ -40,13 +41,7 @@ from noisesieve.report import RunFolder, output_folder, read_report, write_table
 from noisesieve.report.model_card import SavedModel, TrainedWeights, load_model, save_model
 from noisesieve.retrain.chart import draw_accuracy
 from noisesieve.retrain.loop import LabelledTestSet, RetrainData, RetrainLoop, RetrainResult
-from noisesieve.retrain.plan import (
-    RetrainRecipe,
-    describe_retraining,
-    plan_baseline,
-    recipe_from_document,
-    recipe_to_document,
-)
+from noisesieve.retrain.plan import describe_retraining, plan_baseline
 from noisesieve.sieve.calibrate import summarize_model
 
 # Files of an older run in the same folder, which would not belong to the new model.
@@ -97,7 +92,7 @@ def _lead(settings: RetrainSettings, processes: Processes, watcher: Watcher, sto
         baseline = None
         if settings.baseline == "ce":
             rows = np.flatnonzero((report.verdicts[job.decoded.rows] != "unreadable") & (job.given >= 0))
-            passes = job.recipe.passes(len(clean), len(corrupted)) + _images_of_scan(job)
+            passes = job.recipe.image_count(len(clean), len(corrupted)) + _images_of_scan(job)
             fair = plan_baseline(job.recipe, recipe_of_run(report), rows=len(rows), passes=passes)
             baseline = _share_and_train(job, "ce", fair, job.given, rows, rows[:0], processes, watcher, stop)
         document = _record(job, retrained, baseline, processes, watcher, stop)
@@ -139,7 +134,7 @@ def _share_and_train(
     test_set = job.test_set
     task = {
         "name": name,
-        "recipe": recipe_to_document(recipe),
+        "recipe": asdict(recipe),
         "pixels": pixels.pixels_to_document(job.decoded.pixels),
         "labels": labels.tolist(),
         "clean": clean.tolist(),
@@ -160,7 +155,7 @@ def _share_and_train(
 
 def _train(task: dict[str, Any], processes: Processes, watcher: Watcher, stop: Stop) -> RetrainResult:
     """Run one training from plain data, from its last checkpoint if there is one."""
-    recipe = recipe_from_document(task["recipe"])
+    recipe = RetrainRecipe(**task["recipe"])
     mean, std = task["statistics"]
     data = RetrainData(
         pixels=pixels.pixels_from_document(task["pixels"]),
@@ -217,7 +212,9 @@ def _record(
         prior=model.prior,
         beta=0.0,
         summary=summarize_model(scores, corrupted, probabilities),
-        recipe=replace(job.recipe.network, sieve_eps=model.sieve_eps),
+        network=job.recipe,
+        frozen=False,
+        sieve_eps=model.sieve_eps,
         classes=model.classes,
     )
     with job.report.path.open("rb") as source, atomic_write(folder / "report.parquet") as file:
@@ -233,7 +230,7 @@ def _record(
         "run": str(job.settings.run),
         "output": str(folder),
         "device": processes.device.type,
-        "recipe": recipe_to_document(job.recipe),
+        "recipe": asdict(job.recipe),
         "rows": job.roles.counts,
         "passes": sum(row["images"] for row in retrained.history),
         "seconds": sum(row["seconds"] for row in retrained.history),

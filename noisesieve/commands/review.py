@@ -10,11 +10,11 @@ import numpy as np
 
 from noisesieve import pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_output_in_dataset
+from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import atomic_write
 from noisesieve.core.progress import Watcher
 from noisesieve.core.records import Index
-from noisesieve.core.settings import ReviewSettings
 from noisesieve.core.text import leads_out
 from noisesieve.report import Report, read_report
 from noisesieve.review import build_page_data, choose_rows, render_page

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,13 @@ from noisesieve.commands._prepare import (
     validate_settings,
 )
 from noisesieve.commands.review import write_review
+from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import OutputError, Stopped
 from noisesieve.core.files import digest, locked, write_json
 from noisesieve.core.progress import NullWatcher, Stop, Watcher, pause_of, warn_all
+from noisesieve.core.recipes import HeadRecipe, NetworkRecipe, recipe_from_document, recipe_to_document
 from noisesieve.core.records import FileFacts, Index, Scores
-from noisesieve.core.settings import Recipe, ReviewSettings, ScanSettings
+from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.frozen.features import compute_features
@@ -113,7 +114,7 @@ def _lead(
                     "Pass --weights none to train a ResNet instead."
                 )
             facts = {
-                "recipe": asdict(dataset.recipe),
+                "recipe": recipe_to_document(dataset.recipe),
                 "version": __version__,
                 "location": location_of_data(settings),
             }
@@ -150,14 +151,14 @@ def _follow(processes: Processes, stop: Stop) -> Report:
 def _training_task(dataset: Dataset, folder: Path, identity: dict[str, Any]) -> dict[str, Any]:
     """Return all that training needs as plain data, so that rank 0 can pass it to the other ranks."""
     return {
-        "recipe": asdict(dataset.recipe),
+        "recipe": recipe_to_document(dataset.recipe),
         "pixels": pixels.pixels_to_document(dataset.decoded.pixels),
         "labels": dataset.codes.tolist(),
         "classes": len(dataset.classes),
         "trusted": dataset.trusted.tolist(),
         "weights": None if dataset.weights is None else str(dataset.weights),
         "checkpoints": str(folder / "checkpoint"),
-        "identity": digest({**identity, "recipe": asdict(dataset.recipe), "version": __version__}),
+        "identity": digest({**identity, "recipe": recipe_to_document(dataset.recipe), "version": __version__}),
     }
 
 
@@ -165,7 +166,8 @@ def _train_network(
     task: dict[str, Any], processes: Processes, watcher: Watcher, stop: Stop
 ) -> tuple[TrainedWeights, Scores]:
     """Train a network with the sieve, from the last checkpoint if there is one."""
-    recipe = Recipe(**{**task["recipe"], "lr_steps": tuple(task["recipe"]["lr_steps"])})
+    recipe = recipe_from_document(task["recipe"])
+    assert isinstance(recipe, NetworkRecipe)
     training_data = TrainingData(
         pixels=pixels.pixels_from_document(task["pixels"]),
         labels=torch.tensor(task["labels"]),
@@ -184,6 +186,7 @@ def _train_heads(
 ) -> tuple[TrainedWeights, Scores]:
     """Compute features once, then train linear heads on them. One process does it; a stopped run keeps the features."""
     recipe, device = dataset.recipe, processes.device
+    assert isinstance(recipe, HeadRecipe)
     assert dataset.weights is not None
     features = compute_features(
         dataset.decoded,
@@ -240,7 +243,7 @@ def _record(
         "prior": scores.prior.tolist(),
         "beta": scores.beta,
         "sieve_eps": recipe.sieve_eps,
-        "settings": {**identity, "recipe": asdict(recipe)},
+        "settings": {**identity, "recipe": recipe_to_document(recipe)},
         "threads": torch.get_num_threads(),
         "fingerprint": identity["fingerprint"],
         "label_column": dataset.index.label_column,
@@ -254,7 +257,7 @@ def _record(
         (folder / "probabilities.parquet").unlink(missing_ok=True)  # from an older run
     write_history(scores.history, folder / "history.parquet")
     write_margin_history(inputs, folder / "margin_history.parquet")
-    training = {**scores.facts, "device": weights.device, "recipe": asdict(recipe)}
+    training = {**scores.facts, "device": weights.device, "recipe": recipe_to_document(recipe)}
     summary = summarize(table, classes=classes, undecided=verdicts.undecided, facts=training)
     write_json(folder / "summary.json", summary)
     write_division(inputs, folder / "division.parquet")
@@ -265,7 +268,9 @@ def _record(
         prior=scores.prior.tolist(),
         beta=scores.beta,
         summary=summarize_model(scores.saved_model_scores, verdicts.corrupted, verdicts.corruption_probability),
-        recipe=recipe,
+        network=recipe,
+        frozen=recipe.frozen,
+        sieve_eps=recipe.sieve_eps,
         classes=classes,
     )
     for row in summary["classes"]:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from noisesieve.core.errors import InputError, UsageError
+from noisesieve.core.command_settings import WaiveSettings
+from noisesieve.core.errors import InputError
 from noisesieve.core.progress import Watcher
 from noisesieve.report import find_rows, read_report
 from noisesieve.report.waivers import Waiver, add_waivers
@@ -21,10 +22,8 @@ class WaiveResult:
     added: int
 
 
-def waive(source: Path, names: Sequence[str], *, reason: str, file: Path, watcher: Watcher) -> WaiveResult:
+def waive(source: Path, names: Sequence[str], settings: WaiveSettings, *, watcher: Watcher) -> WaiveResult:
     """Add waivers for these rows of a run, or of a report that `check` wrote."""
-    if not reason.strip():
-        raise UsageError("--reason is empty.", "Say why the label is right: others will read it.")
     report = read_report(source)
     rows = report.table.take(find_rows(report, names)).to_pylist()
     for row in rows:
@@ -32,6 +31,7 @@ def waive(source: Path, names: Sequence[str], *, reason: str, file: Path, watche
             raise InputError(f"{row['id']}: cannot be read ({row['status']}), so it cannot have been reviewed.")
         if row["verdict"] != "corrupted":
             watcher.note(f"{row['id']}: is {row['verdict']} and needs no waiver.")
+    reason = settings.reason.strip()
     today = datetime.date.today().isoformat()
-    waivers = [Waiver(row["sha256"], row["label"], row["path"] or row["id"], reason.strip(), today) for row in rows]
-    return WaiveResult(waivers, add_waivers(file, waivers))
+    waivers = [Waiver(row["sha256"], row["label"], row["path"] or row["id"], reason, today) for row in rows]
+    return WaiveResult(waivers, add_waivers(settings.file, waivers))

@@ -1,118 +1,156 @@
-"""Flat options, as in the command line and the Python API → settings. Values outside their bounds are refused."""
+"""Options: what a setting is called on the command line, its bounds and its help. Settings declare them, once.
+
+A field of a settings class declares its option with `option(default, help, …)`. The command line derives its flags from
+these fields, and `check` refuses values outside the bounds wherever settings are made.
+"""
 
 from __future__ import annotations
 
-from dataclasses import fields
+import dataclasses
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from noisesieve.core.errors import UsageError
-from noisesieve.core.settings import (
-    DEVICES,
-    PRESETS,
-    PROBABILITIES,
-    SCORE_PASSES,
-    Limit,
-    PixelSettings,
-    ScanSettings,
-    SourceSettings,
-    TrainingOptions,
-)
+
+S = TypeVar("S")
+REQUIRED: Any = dataclasses.MISSING
 
 
-def scan_settings(path: str | Path, **options: Any) -> ScanSettings:
-    """Return the settings for flat options such as `epochs=20`. Unknown names are refused."""
-    groups: dict[str, Any] = {"source": SourceSettings, "pixels": PixelSettings, "training": TrainingOptions}
-    sorted_options: dict[str, dict[str, Any]] = {"source": {"path": Path(path)}, "pixels": {}, "training": {}}
-    own: dict[str, Any] = {}
-    for name, value in options.items():
-        for group, kind in groups.items():
-            if name in {field.name for field in fields(kind)} - {"path"}:
-                sorted_options[group][name] = value
-                break
-        else:
-            if name not in {field.name for field in fields(ScanSettings)} - groups.keys():
-                raise UsageError(f"scan has no option {name!r}.")
-            own[name] = value
-    for group, name in (("source", "root"), ("pixels", "cache_dir")):
-        if sorted_options[group].get(name) is not None:
-            sorted_options[group][name] = Path(sorted_options[group][name])
-    if own.get("output") is not None:
-        if not str(own["output"]):
-            raise UsageError("--output is empty.", "Name a folder, or leave it out.")
-        own["output"] = Path(own["output"])
-    sorted_options["source"].setdefault("limit_seed", options.get("seed", 0))
-    grouped = {group: kind(**sorted_options[group]) for group, kind in groups.items()}
-    return _checked(ScanSettings(**grouped, **own))
+@dataclass(frozen=True)
+class Option:
+    """How one field of a settings class appears on the command line, and which values it takes."""
 
+    help: str
+    group: str = ""
+    flags: tuple[str, ...] = ()  # default: --the-name
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None  # an open lower bound
+    parse: Callable[[str, str], Any] | None = None  # (text, flag) → value
+    shown: str = ""  # the default as the command line shows it
+    metavar: str = ""
+    shared: bool = False  # set for all commands by NOISESIEVE_NAME and the common table of a file
 
-def _checked(settings: ScanSettings) -> ScanSettings:
-    """Refuse values outside their bounds, and options that exclude each other."""
-    options = settings.training
-    choices = (
-        ("--preset", options.preset, PRESETS),
-        ("--score-pass", options.score_pass, SCORE_PASSES),
-        ("--device", settings.device, DEVICES),
-        ("--probabilities", settings.probabilities, PROBABILITIES),
-    )
-    for option, value, allowed in choices:
-        if value not in allowed:
-            raise UsageError(f"{option} {value}: unknown.", f"Choose {', '.join(allowed)}.")
-    for option, number, low, high in (
-        ("--loop-eps", options.loop_eps, 0.0, 1.0),
-        ("--sieve-eps", options.sieve_eps, 0.0, 1.0),
-        ("--lr", options.lr, 0.0, 1e38),
-        ("--beta", options.beta, -1e-300, 1e6),
-    ):
-        if number is not None and not (isinstance(number, int | float) and low < number <= high):
-            raise UsageError(f"{option} {number}: must be a number between {max(low, 0.0):g} and {high:g}.")
-    if options.mixup is not None and not (isinstance(options.mixup, int | float) and 0 <= options.mixup <= 100):
-        raise UsageError(f"--mixup {options.mixup}: must be a number from 0 (no mixing) to 100.")
-    for option, count, least, most in (
-        ("--epoch-steps", options.epoch_steps, 1, 10**9),
-        ("--image-size", options.image_size, 16, 1024),
-        ("--epochs", options.epochs, 2, 10**6),
-        ("--warmup-epochs", options.warmup_epochs, 0, 10**6),
-        ("--settle-epochs", options.settle_epochs, 0, 10**6),
-        ("--ramp-epochs", options.ramp_epochs, 0, 10**6),
-        ("--sieve-start", options.sieve_start, 1, 10**6),
-        ("--batch-size", options.batch_size, 2, 10**6),
-        ("--limit", settings.source.limit, 2, 10**12),
-        ("--workers", settings.pixels.workers, 1, 1024),
-        ("--max-pixels", settings.pixels.max_pixels, 1, 2**40),
-        ("--cache-budget", settings.pixels.cache_budget, 0, 2**60),
-    ):
-        if count is not None and not (isinstance(count, int) and least <= count <= most):
-            raise UsageError(f"{option} {count}: must be a whole number from {least} to {most}.")
-    if options.weights is not None and (not options.weights or _looks_like_a_keyword(options.weights)):
-        raise UsageError(
-            f"--weights {options.weights!r}: empty, or a file with the name of a keyword.",
-            "Rename it, or pass a keyword.",
+    def flag(self, name: str) -> str:
+        """Return the long flag of the field `name`."""
+        return self.flags[0].partition("/")[0] if self.flags else "--" + name.replace("_", "-")
+
+    def check(self, name: str, value: Any, *, whole: bool) -> None:
+        """Refuse a value that is not one of the choices or outside the bounds."""
+        flag = self.flag(name)
+        if self.choices and value not in self.choices:
+            raise UsageError(f"{flag} {value}: unknown.", f"Choose {', '.join(self.choices)}.")
+        if self.least is None and self.most is None and self.above is None:
+            return
+        kind = int if whole else int | float
+        inside = isinstance(value, kind) and not isinstance(value, bool)
+        inside = inside and (self.least is None or value >= self.least)
+        inside = inside and (self.above is None or value > self.above)
+        inside = inside and (self.most is None or value <= self.most) and value == value
+        if not inside:
+            raise UsageError(f"{flag} {value}: must be a {'whole ' * whole}number {self._bounds()}.")
+
+    def _bounds(self) -> str:
+        low = (
+            f"above {self.above:g}" if self.above is not None else "" if self.least is None else f"from {self.least:,g}"
         )
-    if options.freeze and options.preset != "auto":
-        raise UsageError(f"--freeze: --preset {options.preset} trains the whole network.", "Leave one of them out.")
-    if options.freeze and options.weights == "none":
-        raise UsageError(
-            "--freeze with --weights none: there are no pretrained weights to freeze.",
-            "Choose lite0, imagenet or a file.",
-        )
-    if options.freeze and (options.mixup or options.balanced or options.epoch_steps):
-        raise UsageError("--freeze: does not support --mixup, --balanced or --epoch-steps.", "Leave them out.")
-    if options.freeze and (options.score_pass != "eval" or options.settle_epochs is not None):
-        raise UsageError("--freeze: does not support --score-pass or --settle-epochs.", "Leave them out.")
-    if not (isinstance(options.seed, int) and 0 <= options.seed < 2**63):
-        raise UsageError(f"--seed {options.seed}: must be a whole number from 0 to 2**63 - 1.")
-    return settings
+        if self.most is None:
+            return low.replace("from", "of at least")
+        return f"{low} {'to' if self.above is None else 'and at most'} {self.most:,g}".strip()
 
 
-def _looks_like_a_keyword(weights: str) -> bool:
-    """Return True for a file called `none`, `imagenet` or `lite0`: later commands store only its name."""
-    return Path(weights).name in ("none", "imagenet", "lite0") and Path(weights).name != weights
+def option(default: Any, text: str, group: str = "", **details: Any) -> Any:
+    """Return a dataclass field with an option."""
+    metadata = {"option": Option(text, group, **details)}
+    return field(metadata=metadata) if default is REQUIRED else field(default=default, metadata=metadata)
 
 
-def parse_limit(text: str, option: str) -> Limit:
-    """Parse a limit: a share (5%, 0.05) or a count (12)."""
+class Settings:
+    """The base of settings classes: values outside the bounds of an option are refused."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            if (declared := item.metadata.get("option")) is not None and value is not None:
+                declared.check(item.name, value, whole=str(item.type).startswith("int"))
+
+
+def option_fields(kind: type) -> dict[str, tuple[Any, Option]]:
+    """Return name → (type, option) of every option of a settings class, its nested settings included, in order."""
+    found: dict[str, tuple[Any, Option]] = {}
+    hints = typing.get_type_hints(kind)
+    for item in fields(kind):
+        if dataclasses.is_dataclass(hints[item.name]):
+            found |= option_fields(hints[item.name])
+        elif "option" in item.metadata:
+            found[item.name] = hints[item.name], item.metadata["option"]
+    return found
+
+
+def default_of(kind: type, name: str) -> Any:
+    """Return the default of an option, also of nested settings; REQUIRED if it has none."""
+    hints = typing.get_type_hints(kind)
+    for item in fields(kind):
+        if item.name == name:
+            return item.default
+        if dataclasses.is_dataclass(hints[item.name]) and name in option_fields(hints[item.name]):
+            return default_of(hints[item.name], name)
+    raise KeyError(name)
+
+
+def build(kind: type[S], values: Mapping[str, object]) -> S:
+    """Return settings from flat options, as in the command line and the Python API. Unknown names are refused."""
+    left = dict(values)
+    made = _build(kind, left)
+    if left:
+        raise UsageError(f"{next(iter(left))!r} is not an option.", f"Choose {', '.join(option_fields(kind))}.")
+    return made
+
+
+def _build(kind: type[S], left: dict[str, object]) -> S:
+    """Return settings from the values that belong to them; takes these out of `left`."""
+    hints = typing.get_type_hints(kind)
+    own: dict[str, object] = {}
+    for item in fields(kind):  # type: ignore[arg-type]
+        hint, declared = hints[item.name], item.metadata.get("option")
+        if dataclasses.is_dataclass(hint) and item.name not in left:
+            own[item.name] = _build(hint, left)  # type: ignore[arg-type]
+        elif item.name in left:
+            own[item.name] = _converted(left.pop(item.name), hint, declared, item.name)
+    return kind(**own)
+
+
+def _converted(value: object, hint: Any, declared: Option | None, name: str) -> object:
+    """Return a value in the type of its field: text is parsed, paths are made paths, lists tuples."""
+    if isinstance(value, str) and declared is not None and declared.parse is not None:
+        return declared.parse(value, declared.flag(name))
+    kinds = hint.__args__ if isinstance(hint, types.UnionType) else (hint,)
+    if Path in kinds and isinstance(value, str | Path):
+        if not str(value):
+            raise UsageError(f"{declared.flag(name) if declared else name} is empty.", "Give a path, or leave it out.")
+        return Path(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A share (`5%`, `0.05`) or a count (`12`)."""
+
+    value: Fraction  # exact, so that a batch exactly at its limit passes
+    is_share: bool
+    text: str
+
+
+def parse_limit(text: str, flag: str) -> Limit | None:
+    """Parse a limit: a share (5%, 0.05), a count (12), or `none`."""
+    if text == "none":
+        return None
     number, percent = (text[:-1], True) if text.endswith("%") else (text, False)
     try:
         value = Fraction(number)
@@ -121,5 +159,66 @@ def parse_limit(text: str, option: str) -> Limit:
     is_share = percent or not number.isdecimal()
     value = value / 100 if percent else value
     if not (0 <= value <= 1 if is_share else value >= 0):
-        raise UsageError(f"{option} {text}: neither a share (5%, 0.05) nor a count (12).")
+        raise UsageError(f"{flag} {text}: neither a share (5%, 0.05) nor a count (12).")
     return Limit(value, is_share, text)
+
+
+def parse_seconds(text: str, flag: str) -> float:
+    """Parse `90`, `90s`, `15m` or `2h` to seconds."""
+    units = {"s": 1, "m": 60, "h": 3600}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    try:
+        value = float(number) * unit
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{flag} {text}: not a time.", "Write 90s, 15m or 2h.")
+    return value
+
+
+def parse_age(text: str, flag: str) -> float:
+    """Parse `30d`, `12h` or `90m` to seconds."""
+    units = {"m": 60, "h": 3600, "d": 86_400}
+    if text[-1:] not in units or not text[:-1].isdecimal():
+        raise UsageError(f"{flag} {text}: not an age.", "Write 30d, 12h or 90m.")
+    return float(text[:-1]) * units[text[-1]]
+
+
+def parse_bytes(text: str, flag: str) -> int:
+    """Parse `500MB`, `20GB`, `1TB` or a plain number to bytes."""
+    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+    upper = text.strip().upper()
+    number, unit = (upper[:-2], units[upper[-2:]]) if upper[-2:] in units else (upper, 1)
+    try:
+        return int(float(number) * unit)
+    except (ValueError, OverflowError):
+        raise UsageError(f"{flag} {text}: not a size.", "Write 500MB or 20GB.") from None
+
+
+def parse_count(text: str, flag: str) -> int | None:
+    """Parse a whole number, or `none`."""
+    if text == "none":
+        return None
+    if not text.isdecimal():
+        raise UsageError(f"{flag} {text}: not a count.", "Write 0, 3 or none.")
+    return int(text)
+
+
+def parse_share(text: str, flag: str) -> float:
+    """Parse `0.05` or `5%` to a share between 0 and 1."""
+    number, scale = (text[:-1], 100.0) if text.endswith("%") else (text, 1.0)
+    try:
+        value = float(number) / scale
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise UsageError(f"{flag} {text}: not a share between 0 and 1.", "Write 0.05 or 5%.")
+    return value
+
+
+def parse_names(text: str, flag: str) -> tuple[str, ...]:
+    """Parse a comma-separated list of names."""
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise UsageError(f"{flag} is empty.", "Give some names, or leave it out for all.")
+    return names

@@ -1,42 +1,38 @@
-"""The settings of every command, as frozen dataclasses. None means: chosen from the data and the machine."""
+"""The settings of a scan, as frozen dataclasses. Options, defaults, bounds and help are declared here, once.
+
+None means: chosen from the data and the machine. The settings of the other commands are in command_settings.py.
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from noisesieve.core.errors import UsageError
+from noisesieve.core.options import Settings, build, option, parse_bytes
 
-PRESETS = ("auto", "paper", "cifar", "clothing1m")
-SCORE_PASSES = ("eval", "train")
-DEVICES = ("auto", "cpu", "cuda", "mps")
-PROBABILITIES = ("auto", "all", "none")
-WAIVERS = ".noisesieve-waivers.csv"  # in the working folder, to be committed
-EXPORT_VERDICTS = ("corrupted", "clean", "all")
-FILE_MODES = ("link", "copy")
-TARGETS = ("current", "epoch-start", "ema")
-RETRAIN_STARTS = ("scratch", "run")
-BASELINES = ("ce",)
-NOISES = ("symmetric", "asymmetric", "instance")
+DATA, OUTPUT, NETWORK, TRAINING, MACHINE, GATE = "Data", "Output", "Network", "Training", "Machine", "Gate"
+KEYWORDS = ("none", "imagenet", "lite0")  # of --weights
+WAIVERS = Path(".noisesieve-waivers.csv")  # in the working folder, to be committed
+MOST_EPOCHS = 10**6
 
 
 @dataclass(frozen=True)
-class SourceSettings:
+class SourceSettings(Settings):
     """Which rows of which dataset."""
 
     path: Path
-    root: Path | None = None
-    path_column: str = "path"
-    label_column: str = "label"
-    image_column: str | None = None
-    id_column: str | None = None
-    trusted_column: str | None = None
-    split: str | None = None
-    limit: int | None = None
+    root: Path | None = option(None, "Folder that a table's paths start from. Default: the table's folder.", DATA)
+    path_column: str = option("path", "Column with the image paths.", DATA, shared=True)
+    label_column: str = option("label", "Column with the given labels.", DATA, shared=True)
+    image_column: str | None = option(None, "Column with embedded images. Default: image.", DATA, shared=True)
+    id_column: str | None = option(None, "Column with unique ids. Default: the path is the id.", DATA, shared=True)
+    trusted_column: str | None = option(None, "Column that marks rows known to be right: never flagged.", DATA)
+    split: str | None = option(None, "Use one split only, such as train.", DATA)
+    limit: int | None = option(None, "Use a stratified sample of this many rows.", DATA, least=2, most=10**12)
     limit_seed: int = 0
-    allow_outside: bool = False
+    allow_outside: bool = option(False, "Accept ../ and absolute paths in a table.", DATA, shared=True)
 
     def location(self) -> dict[str, Path]:
         """Return the paths that a later command needs to find the dataset again."""
@@ -50,105 +46,159 @@ class SourceSettings:
 
 
 @dataclass(frozen=True)
-class PixelSettings:
-    """How files are decoded, and where the pixels are cached."""
+class PixelSettings(Settings):
+    """How files are decoded, and where pixels and features are cached."""
 
-    max_pixels: int = 2**26
+    workers: int | None = option(
+        None, "Decoding processes. Default: one per core.", MACHINE, least=1, most=1024, shared=True
+    )
+    cache_dir: Path | None = option(
+        None, "Folder of the cache. Default: the user's cache folder.", MACHINE, shared=True
+    )
+    cache: bool = option(
+        True, "Keep pixels and features for later runs.", MACHINE, flags=("--cache/--no-cache",), shared=True
+    )
+    cache_budget: int = option(
+        20 * 10**9,
+        "A dataset whose pixels need more is streamed.",
+        MACHINE,
+        least=0,
+        most=2**60,
+        parse=parse_bytes,
+        shown="20GB",
+        metavar="SIZE",
+    )
+    max_pixels: int = option(2**26, "Images with more pixels are not decoded.", MACHINE, least=1, most=2**40)
     decode_seconds: float = 60.0  # time limit per image; then its worker process is replaced
-    workers: int | None = None  # None: one per core
-    cache_dir: Path | None = None  # None: the user's cache folder
-    cache: bool = True
-    cache_budget: int = 20 * 10**9  # bytes; a dataset that needs more is streamed
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class TrainingOptions(Settings):
     """What the user asked for; None leaves the choice to the preset."""
 
-    preset: str = "auto"
-    backbone: str | None = None
-    weights: str | None = None  # none, imagenet, lite0, or a file's path
-    freeze: bool | None = None
-    image_size: int | None = None
-    epochs: int | None = None
-    warmup_epochs: int | None = None
-    settle_epochs: int | None = None
-    ramp_epochs: int | None = None
-    sieve_start: int | None = None
-    beta: float | None = None
-    batch_size: int | None = None
-    lr: float | None = None
-    flip: bool | None = None
-    mixup: float | None = None
-    balanced: bool | None = None
-    epoch_steps: int | None = None
-    loop_eps: float | None = None
-    sieve_eps: float | None = None
-    score_pass: str = "eval"
-    seed: int = 0
+    preset: str = option(
+        "auto", "auto, or the paper's own rule or recipe.", NETWORK, choices=("auto", "paper", "cifar", "clothing1m")
+    )
+    backbone: str | None = option(
+        None, "lite0 or resnetN: 8, 20, 32, 56 for small images; 18, 34, 50, 101, 152.", NETWORK, metavar="NAME"
+    )
+    weights: str | None = option(
+        None,
+        "Initial weights: none, imagenet, lite0 or a file. Default: lite0 for photos without a GPU.",
+        NETWORK,
+        metavar="NAME|FILE",
+    )
+    freeze: bool | None = option(
+        None, "Train linear heads on frozen features, or the whole network.", NETWORK, flags=("--freeze/--no-freeze",)
+    )
+    image_size: int | None = option(
+        None, "Side of the training images in pixels.", NETWORK, least=16, most=1024, metavar="PX"
+    )
+    seed: int = option(0, "Seed of all random numbers.", TRAINING, least=0, most=2**63 - 1)
+    epochs: int | None = option(None, "Epochs, at most.", TRAINING, least=2, most=MOST_EPOCHS)
+    batch_size: int | None = option(None, "Batch size, over all processes.", TRAINING, least=2, most=10**6)
+    lr: float | None = option(None, "Learning rate.", TRAINING, above=0.0, most=1e38)
+    beta: float | None = option(None, "Weight of the confidence regularizer.", TRAINING, least=0.0, most=1e6)
+    warmup_epochs: int | None = option(
+        None,
+        "Epochs of plain cross-entropy. Default: until held-out agreement levels off.",
+        TRAINING,
+        least=0,
+        most=MOST_EPOCHS,
+    )
+    settle_epochs: int | None = option(
+        None,
+        "Epochs of cross-entropy before the snapshot that the verdict uses; 0: none.",
+        TRAINING,
+        least=0,
+        most=MOST_EPOCHS,
+    )
+    ramp_epochs: int | None = option(None, "Epochs over which beta rises.", TRAINING, least=0, most=MOST_EPOCHS)
+    sieve_start: int | None = option(
+        None, "First epoch that trains on kept rows only.", TRAINING, least=1, most=MOST_EPOCHS, metavar="EPOCH"
+    )
+    sieve_eps: float | None = option(
+        None, "Log floor of the verdict; larger flags more.", TRAINING, above=0.0, most=1.0, metavar="EPS"
+    )
+    loop_eps: float | None = option(
+        None,
+        "Log floor of the sieve in the loop. Default: from 1e-3 to 1e-8.",
+        TRAINING,
+        above=0.0,
+        most=1.0,
+        metavar="EPS",
+    )
+    flip: bool | None = option(
+        None, "Mirror images. Default: tested on held-out rows.", TRAINING, flags=("--flip/--no-flip",)
+    )
+    mixup: float | None = option(
+        None, "Mix pairs of kept images, by Beta(ALPHA, ALPHA); 0: none.", TRAINING, least=0, most=100, metavar="ALPHA"
+    )
+    balanced: bool | None = option(
+        None, "Draw all classes equally often.", TRAINING, flags=("--balanced/--no-balanced",)
+    )
+    epoch_steps: int | None = option(None, "Batches per epoch. Default: every row once.", TRAINING, least=1, most=10**9)
+    score_pass: str = option(
+        "eval", "Score all rows in eval mode, or the augmented training batches.", TRAINING, choices=("eval", "train")
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights is not None and (not self.weights or _looks_like_a_keyword(self.weights)):
+            raise UsageError(
+                f"--weights {self.weights!r}: empty, or a file with the name of a keyword.",
+                "Rename it, or pass a keyword.",
+            )
+        if not self.freeze:
+            return
+        if self.preset != "auto":
+            raise UsageError(f"--freeze: --preset {self.preset} trains the whole network.", "Leave one of them out.")
+        if self.weights == "none":
+            raise UsageError(
+                "--freeze with --weights none: there are no pretrained weights to freeze.",
+                "Choose lite0, imagenet or a file.",
+            )
+        if self.mixup or self.balanced or self.epoch_steps:
+            raise UsageError("--freeze: does not support --mixup, --balanced or --epoch-steps.", "Leave them out.")
+        if self.score_pass != "eval" or self.settle_epochs is not None:
+            raise UsageError("--freeze: does not support --score-pass or --settle-epochs.", "Leave them out.")
+
+
+def _looks_like_a_keyword(weights: str) -> bool:
+    """Return True for a file called `none`, `imagenet` or `lite0`: later commands store only its name."""
+    return Path(weights).name in KEYWORDS and Path(weights).name != weights
+
+
+def device_option() -> Any:
+    """Return the field `device`, the same in every command."""
+    return option("auto", "Device.", MACHINE, choices=("auto", "cpu", "cuda", "mps"), shared=True)
+
+
+def waivers_option() -> Any:
+    """Return the field `waivers`, the same in every command."""
+    return option(WAIVERS, "File of reviewed rows whose label is right, as `waive` writes it.", DATA, shared=True)
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """All choices of one training. Epochs count from 1; with `adaptive_warmup` the warm-up may end earlier."""
-
-    backbone: str
-    image_size: int
-    epochs: int
-    warmup_epochs: int
-    ramp_epochs: int
-    sieve_start: int
-    batch_size: int
-    lr: float
-    beta: float = 2.0
-    weights: str = "none"  # the initial weights: none, imagenet, lite0, or a file's name
-    weights_sha256: str = ""
-    frozen: bool = False  # True: only linear heads are trained, on features that are computed once
-    folds: int = 0  # frozen: every row is scored by heads that were not trained on it
-    head_seeds: int = 0  # frozen: number of partitions into folds; there are folds * head_seeds heads
-    body_lr: float = 1.0  # learning rate of all layers but the last, as a share of `lr`
-    # "hold": constant in the warm-up, then a cosine over the settle epochs and another one over the rest;
-    # "steps": divided by ten after each of lr_steps; "cosine": one cosine over all epochs
-    lr_schedule: str = "hold"
-    lr_steps: tuple[int, ...] = ()
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    nesterov: bool = True
-    clip_norm: float = 5.0
-    adaptive_warmup: bool = False
-    watch_every: int = 1  # epochs between two evaluations of the held-out rows
-    flip: bool | None = None  # None: tested on held-out rows during the warm-up
-    mixup: float = 0.0  # alpha of the Beta distribution for mixup of kept rows; 0: no mixup
-    balanced: bool = False  # True: batches draw all classes equally often, and the prior is uniform
-    epoch_steps: int | None = None  # batches per epoch; None: every row once
-    divide_at: int | None = None  # epoch whose clean / corrupted split `retrain` uses; None: the verdict
-    ema_epochs: float = 0.5  # horizon of the averaged weights used for scoring; 0: no averaging
-    average_epochs: int = 5  # the verdict's probabilities are the mean over this many last epochs
-    settle_epochs: int = 0  # epochs of cross-entropy after the warm-up, for the snapshot that the verdict combines
-    opinion_weight: float = 0.3  # weight of the cross-entropy snapshot in the geometric mean
-    loop_eps: float = 1e-3
-    adaptive_eps: bool = False  # True: loop_eps is lowered where snapshot and network disagree on the first suspects
-    sieve_eps: float = 0.3
-    score_pass: str = "eval"
-    seed: int = 0
-
-
-@dataclass(frozen=True)
-class ScanSettings:
+class ScanSettings(Settings):
     """One `noisesieve scan`."""
 
     source: SourceSettings
-    output: Path | None = None
-    pixels: PixelSettings = field(default_factory=PixelSettings)
+    output: Path | None = option(
+        None, "Run folder. Default: noisesieve-runs/<name>.", OUTPUT, flags=("--output", "-o"), metavar="FOLDER"
+    )
+    review: bool = option(True, "Write review.html into the run folder.", OUTPUT, flags=("--review/--no-review",))
+    probabilities: str = option(
+        "auto", "Write probabilities.parquet; auto: unless it is large.", OUTPUT, choices=("auto", "all", "none")
+    )
+    force: bool = option(False, "Replace another run in the same folder.", OUTPUT)
+    waivers: Path = waivers_option()
     training: TrainingOptions = field(default_factory=TrainingOptions)
-    device: str = "auto"
-    probabilities: str = "auto"
-    review: bool = True
-    waivers: Path = Path(WAIVERS)
-    force: bool = False
+    device: str = device_option()
+    pixels: PixelSettings = field(default_factory=PixelSettings)
 
     def identity(self) -> dict[str, Any]:
-        """Return the settings that change the report. A run is recognised by these and by its data."""
+        """Return the settings that change the report. A run is recognised by these, by its recipe and by its data."""
         options = asdict(self.training)
         if (weights := self.training.weights) is not None:
             options["weights"] = Path(weights).name  # without its folder; the recipe has the file's hash
@@ -160,199 +210,6 @@ class ScanSettings:
         }
 
 
-@dataclass(frozen=True)
-class InjectSettings:
-    """One `noisesieve inject`."""
-
-    source: SourceSettings
-    output: Path
-    noise: str
-    rate: float
-    seed: int = 0
-    pixels: PixelSettings = field(default_factory=PixelSettings)
-    force: bool = False
-
-    def __post_init__(self) -> None:
-        if self.noise not in NOISES:
-            raise UsageError(f"--noise {self.noise}: unknown.", f"Choose {', '.join(NOISES)}.")
-        if not 0 < self.rate < 1:
-            raise UsageError(f"--rate {self.rate:g}: must lie between 0 and 1.", "Write 0.2, or 20%.")
-
-
-@dataclass(frozen=True)
-class BenchSettings:
-    """One `noisesieve bench`."""
-
-    scan: ScanSettings
-    methods: tuple[str, ...] = ()  # empty: all
-    truth: Path | None = None
-    truth_column: str | None = None
-
-
-@dataclass(frozen=True)
-class RetrainOptions:
-    """What the user asked of consistency training; None: chosen from the run and the sizes of its two sets."""
-
-    weight: float | None = None
-    ratio: float | None = None
-    target: str = "current"
-    start: str | None = None
-    epochs: int | None = None
-    warmup_epochs: float | None = None
-    batch_size: int | None = None
-    lr: float | None = None
-    clip_norm: float = 5.0
-    relabel: float | None = None
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for option, value, allowed in (
-            ("--target", self.target, TARGETS),
-            ("--start", self.start, (None, *RETRAIN_STARTS)),
-        ):
-            if value not in allowed:
-                raise UsageError(f"{option} {value}: unknown.", f"Choose {', '.join(filter(None, allowed))}.")
-        for option, number, least in (
-            ("--weight", self.weight, 0.0),
-            ("--ratio", self.ratio, 0.0),
-            ("--lr", self.lr, 1e-12),
-            ("--warmup-epochs", self.warmup_epochs, 0.0),
-            ("--clip-norm", self.clip_norm, 1e-12),
-            ("--epochs", self.epochs, 1.0),
-            ("--batch-size", self.batch_size, 2.0),
-        ):
-            if number is not None and not least <= number < float("inf"):
-                raise UsageError(f"{option} {number:g}: must be at least {least:g}.")
-        _require_share("--relabel", self.relabel)
-
-
-@dataclass(frozen=True)
-class RetrainSettings:
-    """One `noisesieve retrain`."""
-
-    run: Path
-    output: Path | None = None
-    test: SourceSettings | None = None
-    baseline: str | None = None
-    decisions: tuple[Path, ...] = ()
-    training: RetrainOptions = field(default_factory=RetrainOptions)
-    device: str = "auto"
-    pixels: PixelSettings = field(default_factory=PixelSettings)
-    data: Path | None = None
-    root: Path | None = None
-    force: bool = False
-
-    def __post_init__(self) -> None:
-        if self.baseline not in (None, *BASELINES):
-            raise UsageError(f"--baseline {self.baseline}: unknown.", f"Choose {', '.join(BASELINES)}.")
-        if self.baseline is not None and self.test is None:
-            raise UsageError("--baseline: needs right labels to compare on.", "Name them with --test.")
-
-
-@dataclass(frozen=True)
-class ReviewSettings:
-    """One `noisesieve review`."""
-
-    output: Path | None = None
-    limit: int = 500  # suspects on the page
-    data: Path | None = None
-    root: Path | None = None
-    force: bool = False
-
-    def __post_init__(self) -> None:
-        if self.limit < 1:
-            raise UsageError(f"--limit {self.limit}: must be at least 1.")
-
-
-@dataclass(frozen=True)
-class ExportSettings:
-    """One `noisesieve export`."""
-
-    format: str
-    output: Path | None = None
-    only: str = "corrupted"
-    top: int | None = None
-    min_probability: float | None = None
-    files: str = "link"
-    image_prefix: str = "/data/local-files/?d="
-    data: Path | None = None
-    root: Path | None = None
-    force: bool = False
-
-    def __post_init__(self) -> None:
-        if self.only not in EXPORT_VERDICTS:
-            raise UsageError(f"--only {self.only}: unknown.", f"Choose {', '.join(EXPORT_VERDICTS)}.")
-        if self.files not in FILE_MODES:
-            raise UsageError(f"--files {self.files}: unknown.", f"Choose {', '.join(FILE_MODES)}.")
-        if self.top is not None and self.top < 1:
-            raise UsageError(f"--top {self.top}: must be at least 1.")
-        _require_share("--min-probability", self.min_probability)
-
-
-@dataclass(frozen=True)
-class ApplySettings:
-    """One `noisesieve apply`."""
-
-    decisions: tuple[Path, ...]
-    output: Path
-    accept_above: float | None = None
-    new_classes: bool = False
-    tree: str | None = None
-    data: Path | None = None
-    root: Path | None = None
-    force: bool = False
-
-    def __post_init__(self) -> None:
-        if self.tree not in (None, *FILE_MODES):
-            raise UsageError(f"--tree {self.tree}: unknown.", f"Choose {', '.join(FILE_MODES)}.")
-        _require_share("--accept-above", self.accept_above)
-        if not self.decisions and self.accept_above is None:
-            raise UsageError("No decisions.", "Name a file of decisions, or pass --accept-above 0.95.")
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A share (`5%`, `0.05`) or a count (`12`)."""
-
-    value: Fraction  # exact, so that a batch exactly at its limit passes
-    is_share: bool
-    text: str
-
-
-@dataclass(frozen=True)
-class Policy:
-    """The limits of the gate; None: no such rule."""
-
-    max_corrupted: Limit | None = Limit(Fraction(5, 100), True, "5%")
-    max_class_corrupted: Limit | None = None
-    max_unreadable: Limit | None = Limit(Fraction(0), False, "0")
-    max_unknown_classes: int | None = 0
-    min_examples: int | None = 1
-    confidence: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.min_examples is not None and self.min_examples < 1:
-            raise UsageError(f"--min-examples {self.min_examples}: must be at least 1: an empty batch never passes.")
-        if self.confidence is not None and not 0.5 <= self.confidence < 1:
-            raise UsageError(f"--confidence {self.confidence:g}: must lie between 0.5 and 1, such as 0.95.")
-
-
-@dataclass(frozen=True)
-class CheckSettings:
-    """One `noisesieve check`."""
-
-    source: SourceSettings
-    model: Path
-    output: Path | None = None
-    policy: Policy = field(default_factory=Policy)
-    waivers: Path = Path(WAIVERS)
-    group_by: str | None = None
-    device: str = "auto"
-    weights: Path | None = None  # the frozen backbone's file, if it was moved
-    pixels: PixelSettings = field(default_factory=PixelSettings)
-    force: bool = False
-
-
-def _require_share(option: str, value: float | None) -> None:
-    if value is not None and not 0 <= value <= 1:
-        raise UsageError(f"{option} {value:g}: must lie between 0 and 1.")
+def scan_settings(path: str | Path, **options: object) -> ScanSettings:
+    """Return the settings of a scan from flat options such as `epochs=20`."""
+    return build(ScanSettings, {"path": path, "limit_seed": options.get("seed", 0), **options})

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from noisesieve.core.command_settings import Policy
+from noisesieve.core.options import Limit
 from noisesieve.core.records import Ints
-from noisesieve.core.settings import Limit, Policy
 from noisesieve.core.text import natural_key
 from noisesieve.report import Report
 from noisesieve.report.summary import wilson_interval

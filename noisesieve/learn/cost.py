@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from noisesieve.core.settings import Recipe
+from noisesieve.core.recipes import NetworkChoice, Recipe
 from noisesieve.learn.frozen.heads import FEATURE_BYTES
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.networks.backbones import Network, build
@@ -74,7 +74,7 @@ def _fastest(work: Callable[[], None]) -> float:
     return min(seconds[1:])
 
 
-def weight_bytes(recipe: Recipe, classes: int) -> int:
+def weight_bytes(recipe: NetworkChoice, classes: int) -> int:
     """Return the size of the network's weights, without allocating them."""
     with torch.device("meta"):
         model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=0)

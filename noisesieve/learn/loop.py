@@ -15,8 +15,8 @@ from torch import Tensor
 
 from noisesieve.core.errors import Stopped, TrainingError
 from noisesieve.core.progress import Watcher
+from noisesieve.core.recipes import NetworkRecipe
 from noisesieve.core.records import Scores
-from noisesieve.core.settings import Recipe
 from noisesieve.learn import second_opinion, warmup
 from noisesieve.learn.augment import augment, mix
 from noisesieve.learn.batch_loader import BatchLoader
@@ -42,7 +42,7 @@ class Loop:
     def __init__(
         self,
         training_data: TrainingData,
-        recipe: Recipe,
+        recipe: NetworkRecipe,
         *,
         processes: Processes,
         watcher: Watcher,
@@ -70,6 +70,8 @@ class Loop:
         self.state = initial_state(
             recipe, rows=self.rows, classes=training_data.classes, processes=processes, weights=training_data.weights
         )
+        self.state.warmup = None if recipe.adaptive_warmup else recipe.warmup_epochs
+        self.state.loop_eps = None if recipe.adaptive_eps else recipe.loop_eps
         self.state.mean, self.state.std = self.loader.mean.tolist(), self.loader.std.tolist()
         if len(self.held_out) == 0:  # nothing to decide from: the full warm-up, and no flips unless asked for
             self.state.warmup = recipe.warmup_epochs

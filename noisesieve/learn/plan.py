@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from noisesieve.core.errors import UsageError
+from noisesieve.core.recipes import HeadRecipe, NetworkRecipe, Recipe
 from noisesieve.core.records import Ints
-from noisesieve.core.settings import Recipe, TrainingOptions
+from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.backbones import LITE
 from noisesieve.learn.networks.pretrained import IMAGENET, NONE, lite_installed
@@ -59,12 +60,12 @@ def _base(options: TrainingOptions, rows: int, classes: int, longest_sides: Ints
     """Return the preset's recipe, adapted to the initial weights."""
     natural = _natural_size(longest_sides)
     weights, freeze = choose_weights(options, longest_sides=longest_sides, device=device)
-    recipe = PRESET_RECIPES[options.preset](rows, natural, device)
+    recipe: Recipe = PRESET_RECIPES[options.preset](rows, natural, device)
     if weights == NONE:
         return recipe
     if freeze:
         recipe = frozen(rows, classes)
-    elif options.preset in AUTO_SIZED:
+    elif options.preset in AUTO_SIZED and isinstance(recipe, NetworkRecipe):
         recipe = replace(recipe, body_lr=BODY_LR)
     least, most = PRETRAINED_SIZES
     if options.preset in AUTO_SIZED:
@@ -97,21 +98,24 @@ def _with_options(recipe: Recipe, options: TrainingOptions) -> Recipe:
         sieve_start = options.sieve_start or recipe.sieve_start - recipe.warmup_epochs + warmup
     if options.settle_epochs is None:
         settle = min(settle, max(0, sieve_start - warmup - 2)) if warmup else 0
-    planned = Recipe(
-        **{
-            **vars(recipe),
-            **chosen,
-            "epochs": epochs,
-            "warmup_epochs": warmup,
-            "settle_epochs": settle,
-            "ramp_epochs": ramp,
-            "sieve_start": max(1, sieve_start),
+    changes = {
+        **chosen,
+        "epochs": epochs,
+        "warmup_epochs": warmup,
+        "settle_epochs": settle,
+        "ramp_epochs": ramp,
+        "sieve_start": max(1, sieve_start),
+        "lr_steps": tuple(round(step * scale) for step in recipe.lr_steps),
+    }
+    if isinstance(recipe, NetworkRecipe):
+        fixed = options.warmup_epochs is not None or options.sieve_start is not None
+        changes |= {
+            "adaptive_warmup": recipe.adaptive_warmup and not fixed,
             "adaptive_eps": recipe.adaptive_eps and options.loop_eps is None,
-            "divide_at": None if recipe.divide_at is None else max(sieve_start - 1, round(recipe.divide_at * scale)),
-            "lr_steps": tuple(round(step * scale) for step in recipe.lr_steps),
-            "adaptive_warmup": recipe.adaptive_warmup and options.warmup_epochs is None and options.sieve_start is None,
         }
-    )
+        if recipe.divide_at is not None:
+            changes["divide_at"] = max(sieve_start - 1, round(recipe.divide_at * scale))
+    planned = replace(recipe, **{name: value for name, value in changes.items() if hasattr(recipe, name)})
     _check(planned)
     return planned
 
@@ -134,6 +138,7 @@ _PLAIN = (
 
 
 def _check(recipe: Recipe) -> None:
+    """Refuse phases that do not fit each other."""
     if recipe.warmup_epochs >= recipe.epochs:
         raise UsageError(
             f"--warmup-epochs {recipe.warmup_epochs} leaves none of {recipe.epochs} epochs for the sieve.",
@@ -146,7 +151,7 @@ def _check(recipe: Recipe) -> None:
             f"--settle-epochs {recipe.settle_epochs}: the sieve starts before they end.",
             "Lower it, or raise --sieve-start.",
         )
-    if recipe.mixup and recipe.score_pass == "train":
+    if isinstance(recipe, NetworkRecipe) and recipe.mixup and recipe.score_pass == "train":
         raise UsageError("--mixup with --score-pass train: mixed images cannot be scored.", "Leave one of them out.")
     if recipe.beta > 1 and recipe.warmup_epochs == 0:
         raise UsageError(
@@ -157,20 +162,27 @@ def _check(recipe: Recipe) -> None:
 
 def describe(recipe: Recipe, processes: Processes) -> str:
     """Return the recipe as one line of text."""
-    upto = "up to " if recipe.adaptive_warmup else ""
+    network = recipe if isinstance(recipe, NetworkRecipe) else None
+    upto = "up to " if network is not None and network.adaptive_warmup else ""
     flips = {True: "flips", False: "no flips", None: "flips if harmless"}[recipe.flip]
     ranks = f", {processes.size} processes" if processes.size > 1 else ""
-    upto_eps = f"at most {recipe.loop_eps:g}" if recipe.adaptive_eps else f"{recipe.loop_eps:g}"
+    eps = f"at most {recipe.loop_eps:g}" if network is not None and network.adaptive_eps else f"{recipe.loop_eps:g}"
     settle = f"settle {recipe.settle_epochs}, " if recipe.settle_epochs else ""
-    extras = f", mixup {recipe.mixup:g}" if recipe.mixup else ""
-    extras += ", balanced" if recipe.balanced else ""
-    extras += f", {recipe.epoch_steps:,} batches per epoch" if recipe.epoch_steps else ""
     origin = "" if recipe.weights == NONE or recipe.weights == recipe.backbone else f" ({recipe.weights})"
-    heads = f"{recipe.folds * recipe.head_seeds} heads on frozen " if recipe.frozen else ""
+    heads = f"{recipe.folds * recipe.head_seeds} heads on frozen " if isinstance(recipe, HeadRecipe) else ""
     return (
         f"{heads}{recipe.backbone}{origin} at {recipe.image_size} px on {processes.device.type}{ranks}, "
         f"{upto}{recipe.epochs} epochs (warm-up {upto}{recipe.warmup_epochs}, "
         f"{settle}ramp {recipe.ramp_epochs}, sieve from {recipe.sieve_start}), "
         f"batch {recipe.batch_size}, lr {recipe.lr:g}, beta {recipe.beta:g}, "
-        f"eps {upto_eps} / {recipe.sieve_eps:g}, {flips}{extras}"
+        f"eps {eps} / {recipe.sieve_eps:g}, {flips}{_extras(network)}"
     )
+
+
+def _extras(recipe: NetworkRecipe | None) -> str:
+    """Return the parts of the description that most recipes do not have."""
+    if recipe is None:
+        return ""
+    extras = f", mixup {recipe.mixup:g}" if recipe.mixup else ""
+    extras += ", balanced" if recipe.balanced else ""
+    return extras + (f", {recipe.epoch_steps:,} batches per epoch" if recipe.epoch_steps else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from noisesieve.core.settings import Recipe
+from noisesieve.core.recipes import HeadRecipe, NetworkRecipe, Recipe
 from noisesieve.learn.networks.backbones import LITE
 from noisesieve.sieve.formulas import PAPER_EPS
 
@@ -18,7 +18,7 @@ WATCH_STEPS = 30  # training steps between two evaluations of the held-out rows,
 EMA_STEPS = 20  # horizon of the averaged weights in steps, at least
 
 
-def auto(rows: int, natural: int, device: str) -> Recipe:
+def auto(rows: int, natural: int, device: str) -> NetworkRecipe:
     """A small ResNet that trains in minutes on two cores for a few thousand images; ResNet-34 on a GPU."""
     gpu = device != "cpu"
     size = min(natural, GPU_LARGEST if gpu else CPU_LARGEST)
@@ -27,7 +27,7 @@ def auto(rows: int, natural: int, device: str) -> Recipe:
     watch = max(1, round(WATCH_STEPS / steps))
     warmup = max(30 if rows < 20_000 else 20, 15 * watch)
     settle, ramp, rest = 6 * watch, 8 * watch, 18 * watch
-    return Recipe(
+    return NetworkRecipe(
         backbone="resnet34" if gpu else "resnet8" if rows < 50_000 else "resnet20",
         image_size=size,
         epochs=warmup + settle + ramp + rest,
@@ -50,15 +50,10 @@ def paper_rule(recipe: Recipe) -> Recipe:
     That is eps 1e-8 in loop and verdict, and the probabilities of the last epoch's network alone: no CE snapshot, no
     averaged weights, no average over epochs.
     """
-    return replace(
-        recipe,
-        settle_epochs=0,
-        ema_epochs=0,
-        average_epochs=1,
-        loop_eps=PAPER_EPS,
-        adaptive_eps=False,
-        sieve_eps=PAPER_EPS,
-    )
+    recipe = replace(recipe, settle_epochs=0, average_epochs=1, loop_eps=PAPER_EPS, sieve_eps=PAPER_EPS)
+    if isinstance(recipe, NetworkRecipe):
+        recipe = replace(recipe, ema_epochs=0, adaptive_eps=False)
+    return recipe
 
 
 def paper(rows: int, natural: int, device: str) -> Recipe:
@@ -66,11 +61,11 @@ def paper(rows: int, natural: int, device: str) -> Recipe:
     return paper_rule(auto(rows, natural, device))
 
 
-def frozen(rows: int, classes: int) -> Recipe:
+def frozen(rows: int, classes: int) -> HeadRecipe:
     """Linear heads on frozen features; every row is scored by heads that were not trained on it."""
     batch = 64 if rows < 1500 else 256
     epochs = min(200, max(30, -(-HEAD_STEPS // max(1, rows // batch))))
-    return Recipe(
+    return HeadRecipe(
         backbone=LITE,
         image_size=PRETRAINED_SIZES[0],
         epochs=epochs,
@@ -81,18 +76,16 @@ def frozen(rows: int, classes: int) -> Recipe:
         lr=0.1,
         lr_schedule="cosine",
         weight_decay=2e-2,
-        ema_epochs=0,
         loop_eps=1.0,
         sieve_eps=1e-3,
-        frozen=True,
         folds=5,
         head_seeds=2 if classes <= MANY_CLASSES else 1,
     )
 
 
-def cifar(rows: int, natural: int, device: str) -> Recipe:
+def cifar(rows: int, natural: int, device: str) -> NetworkRecipe:
     """The paper's recipe for CIFAR."""
-    return Recipe(
+    return NetworkRecipe(
         backbone="resnet34",
         image_size=32,
         epochs=100,
@@ -113,9 +106,9 @@ def cifar(rows: int, natural: int, device: str) -> Recipe:
     )
 
 
-def clothing1m(rows: int, natural: int, device: str) -> Recipe:
+def clothing1m(rows: int, natural: int, device: str) -> NetworkRecipe:
     """The paper's recipe for Clothing1M. Sieve start, momentum, weight decay and mixup's alpha are our choices."""
-    return Recipe(
+    return NetworkRecipe(
         backbone="resnet50",
         image_size=224,
         epochs=120,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from noisesieve.core.settings import Recipe
+from noisesieve.core.recipes import SieveSchedule
 
 LR_RISE = 2.0  # epochs of linear warm-up of the learning rate, for "hold"
 LR_END = 0.01  # final learning rate of the cosine, as a share of the initial one
@@ -15,7 +15,7 @@ LR_END = 0.01  # final learning rate of the cosine, as a share of the initial on
 class Schedule:
     """A recipe with the actual length of its warm-up. If that is shorter, all later phases start earlier."""
 
-    recipe: Recipe
+    recipe: SieveSchedule
     warmup: int
 
     @property

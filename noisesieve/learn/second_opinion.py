@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from noisesieve.core.settings import Recipe
+from noisesieve.core.recipes import NetworkRecipe
 from noisesieve.learn.score import Scorer
 from noisesieve.learn.state import TrainingState
 from noisesieve.sieve.calibrate import loop_eps_from_disagreement, suspect_disagreement
@@ -29,7 +29,7 @@ def record_snapshot(state: TrainingState, scorer: Scorer, *, last: int) -> None:
         state.ce_snapshot_count += 1
 
 
-def choose_loop_eps(state: TrainingState, probs: Tensor, labels: Tensor, recipe: Recipe) -> float:
+def choose_loop_eps(state: TrainingState, probs: Tensor, labels: Tensor, recipe: NetworkRecipe) -> float:
     """Return the log floor of the sieve in the loop, from the probabilities (N, K) just before it starts."""
     if state.ce_snapshot is None:
         return recipe.loop_eps

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from noisesieve.core.settings import Recipe
+from noisesieve.core.recipes import NetworkRecipe, RetrainRecipe
 from noisesieve.learn.device import Precision
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.backbones import Network, build
@@ -137,7 +137,7 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def initial_state(
-    recipe: Recipe, *, rows: int, classes: int, processes: Processes, weights: Path | None = None
+    recipe: NetworkRecipe | RetrainRecipe, *, rows: int, classes: int, processes: Processes, weights: Path | None = None
 ) -> TrainingState:
     """Return the state before the first step. `weights`: file of the initial weights of all layers but the last."""
     device, precision = processes.device, Precision(processes.device)
@@ -167,6 +167,4 @@ def initial_state(
         keep=torch.ones(rows, dtype=torch.bool),
         dropped=torch.zeros(rows, dtype=torch.int64),
         flip=recipe.flip,
-        warmup=None if recipe.adaptive_warmup else recipe.warmup_epochs,
-        loop_eps=None if recipe.adaptive_eps else recipe.loop_eps,
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from noisesieve.core.recipes import NetworkRecipe
 from noisesieve.core.records import Pixels
-from noisesieve.core.settings import Recipe
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ def make_generator(seed: int, *position: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def batches_of(labels: Tensor, without: Tensor, recipe: Recipe, generator: torch.Generator) -> list[Tensor]:
+def batches_of(labels: Tensor, without: Tensor, recipe: NetworkRecipe, generator: torch.Generator) -> list[Tensor]:
     """Return the batches of one epoch over all rows but `without`: `epoch_steps` of them, or every row once."""
     rows, size, steps = len(labels), recipe.batch_size, recipe.epoch_steps
     if recipe.balanced:

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from noisesieve.core.settings import Recipe
+from noisesieve.core.recipes import NetworkRecipe
 from noisesieve.learn.score import Scorer
 from noisesieve.learn.state import TrainingState
 
@@ -67,7 +67,9 @@ def flipping_is_harmless(plain: Tensor, mirrored: Tensor, labels: Tensor) -> boo
     return lost - won <= 1.64 * math.sqrt(lost + won)
 
 
-def update_warmup(state: TrainingState, recipe: Recipe, scorer: Scorer, held_out: Tensor, labels: Tensor) -> None:
+def update_warmup(
+    state: TrainingState, recipe: NetworkRecipe, scorer: Scorer, held_out: Tensor, labels: Tensor
+) -> None:
     """After an epoch of warm-up: decide from the held-out rows whether it ends, and whether to use flips."""
     last = state.epoch == recipe.warmup_epochs
     if state.warmup is not None and state.flip is not None:

@@ -13,8 +13,8 @@ from torch import Tensor
 from noisesieve import __version__
 from noisesieve.core.errors import NoisesieveError, StateError
 from noisesieve.core.files import atomic_write, sha256_of, write_json
+from noisesieve.core.recipes import NetworkChoice
 from noisesieve.core.records import ModelSummary
-from noisesieve.core.settings import Recipe
 from noisesieve.learn.frozen.heads import Head
 from noisesieve.learn.networks.backbones import Network, build
 from noisesieve.learn.networks.pretrained import Statistics, load_backbone, weights_file
@@ -51,7 +51,9 @@ def save_model(
     prior: list[float],
     beta: float,
     summary: ModelSummary,
-    recipe: Recipe,
+    network: NetworkChoice,
+    frozen: bool,
+    sieve_eps: float,
     classes: list[str],
 ) -> None:
     """Write model.safetensors and model.json into a run folder."""
@@ -60,16 +62,16 @@ def save_model(
     document = {
         "schema_version": SCHEMA_VERSION,
         "version": __version__,
-        "backbone": recipe.backbone,
-        "image_size": recipe.image_size,
+        "backbone": network.backbone,
+        "image_size": network.image_size,
         "classes": classes,
-        "frozen": {"weights": recipe.weights, "sha256": recipe.weights_sha256} if recipe.frozen else None,
+        "frozen": {"weights": network.weights, "sha256": network.weights_sha256} if frozen else None,
         "mean": weights.statistics[0],
         "std": weights.statistics[1],
         "flip": weights.flip,
         "prior": prior,
         "beta": beta,
-        "sieve_eps": recipe.sieve_eps,
+        "sieve_eps": sieve_eps,
         "base_rate": {"flagged": summary.flagged, "of": summary.of},
         "calibration": {"log_probability": summary.log_probability, "chance": summary.corruption_probability},
         "sha256": sha256_of(folder / "model.safetensors"),

@@ -40,7 +40,7 @@ def read_waivers(file: Path) -> list[Waiver]:
     try:
         text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError as error:
-        if file == Path(WAIVERS):
+        if file == WAIVERS:
             return []
         raise InputError(f"{file}: no such file.", "Check --waivers.") from error
     except (OSError, UnicodeDecodeError) as error:

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from noisesieve.core.errors import Stopped, TrainingError
 from noisesieve.core.progress import Stop, Watcher, pause_of
+from noisesieve.core.recipes import RetrainRecipe
 from noisesieve.core.records import Pixels
 from noisesieve.learn.augment import augment
 from noisesieve.learn.batch_loader import BatchLoader
@@ -29,7 +30,6 @@ from noisesieve.learn.score import predict
 from noisesieve.learn.state import TrainingState, initial_state
 from noisesieve.learn.training_data import make_generator, shuffled_batches
 from noisesieve.retrain.losses import consistency_loss
-from noisesieve.retrain.plan import RetrainRecipe
 from noisesieve.retrain.strong_augment import strong_augment
 
 SAVE_SECONDS = 300.0  # time between two checkpoints within a long epoch
@@ -88,7 +88,7 @@ class RetrainLoop:
         self.test_loader = None
         if test_set is not None:
             self.test_loader = BatchLoader(test_set.pixels, processes.device, statistics=statistics)
-        self.state = initial_state(recipe.network, rows=len(data.labels), classes=data.classes, processes=processes)
+        self.state = initial_state(recipe, rows=len(data.labels), classes=data.classes, processes=processes)
         self.state.mean, self.state.std = statistics
         self.stopping = self.saving = False  # as the ranks agreed in the last step
         self.saved_at = time.monotonic()
@@ -118,7 +118,7 @@ class RetrainLoop:
     def learning_rate(self, now: float) -> float:
         """Return the learning rate after `now` epochs: a linear warm-up, then a cosine."""
         recipe = self.recipe
-        lr, rise = recipe.network.lr, recipe.warmup_epochs
+        lr, rise = recipe.lr, recipe.warmup_epochs
         if now < rise:
             return lr * (now + 0.01) / (rise + 0.01)
         rest = (now - rise) / max(1e-9, recipe.epochs - rise)
@@ -127,7 +127,7 @@ class RetrainLoop:
     def train_epoch(self) -> dict[str, Any]:
         """Train one epoch over the clean rows, with corrupted rows in every step. Returns the row of the history."""
         state, recipe, start = self.state, self.recipe, time.monotonic()
-        seed, size = recipe.network.seed, recipe.network.batch_size
+        seed, size = recipe.seed, recipe.batch_size
         clean, corrupted = self.data.clean, self.data.corrupted
         none = clean.new_zeros(0)
         batches = [
@@ -146,7 +146,7 @@ class RetrainLoop:
             losses = self._step(step, rate, batches[step], mine[step], images, unlabelled[step], others, teacher)
             for key, value in zip(("loss", "consistency"), losses, strict=True):
                 totals[key] += value / len(batches)
-            state.update_average(len(batches), recipe.network.ema_epochs)
+            state.update_average(len(batches), recipe.ema_epochs)
             state.step += 1
             totals["seconds"], start = totals["seconds"] + time.monotonic() - start, time.monotonic()
             self.watcher.advance(
@@ -177,7 +177,7 @@ class RetrainLoop:
         if size == 0:
             return [corrupted[:0]] * steps
         rounds = -(-steps * size // len(corrupted))
-        generator = make_generator(self.recipe.network.seed, self.state.epoch, 0, 1)
+        generator = make_generator(self.recipe.seed, self.state.epoch, 0, 1)
         order = torch.cat([torch.randperm(len(corrupted), generator=generator) for _ in range(rounds)])
         return list(corrupted[order[: steps * size]].split(size))
 
@@ -226,7 +226,7 @@ class RetrainLoop:
         """Update the weights once. Returns both losses, summed over the ranks."""
         state, recipe, processes = self.state, self.recipe, self.processes
         flip, scaler = bool(state.flip), state.precision.scaler
-        generator = make_generator(recipe.network.seed, state.epoch, step + 1, processes.rank)
+        generator = make_generator(recipe.seed, state.epoch, step + 1, processes.rank)
         views = [self.loader.normalize(augment(images, generator, flip=flip))]
         target = None
         if others is not None:
@@ -253,7 +253,7 @@ class RetrainLoop:
         *losses, stopping, saving = processes.add_gradients(parameters, numbers)
         self.stopping, self.saving = stopping > 0, saving > 0
         scaler.unscale_(state.optimizer)
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, recipe.network.clip_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, recipe.clip_norm))
         total = sum(losses) + (0.0 if scaler.is_enabled() else norm)
         if not abs(total) < float("inf"):
             raise TrainingError(

@@ -148,6 +148,7 @@ def test_planting_finds_a_dataset_that_moved_and_refuses_one_that_changed(
 
 def test_truth_is_read_as_labels_are_whatever_the_column_is_made_of() -> None:
     from noisesieve.bench.truth import LabelledRows, find_truth, texts
+    from noisesieve.core.command_settings import TruthSettings
     from noisesieve.core.errors import InputError
     from noisesieve.core.progress import NullWatcher
 
@@ -158,7 +159,7 @@ def test_truth_is_read_as_labels_are_whatever_the_column_is_made_of() -> None:
         with pytest.raises(InputError, match="contains no labels"):
             texts(pa.chunked_array([odd]), "x")
     rows = LabelledRows(["a", "b"], [None, None], ["y", "x"], pa.table({"gold": ["x", "y"]}))
-    assert find_truth(rows, None, "gold", NullWatcher()) == ["x", "y"]
+    assert find_truth(rows, TruthSettings(truth_column="gold"), NullWatcher()) == ["x", "y"]
 
 
 def test_a_users_own_column_named_label_is_the_truth_and_not_the_given_label(inside: Run, colours: Path) -> None:

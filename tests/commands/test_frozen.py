@@ -81,8 +81,8 @@ def test_features_are_kept_by_content_and_weights(inside: Run, photos: Path, tmp
 def test_a_stop_while_looking_keeps_what_was_seen(photos: Path, tmp_path: Path) -> None:
     from noisesieve.commands.scan import scan
     from noisesieve.core.errors import Stopped
-    from noisesieve.core.options import scan_settings
     from noisesieve.core.progress import NullWatcher
+    from noisesieve.core.settings import scan_settings
 
     class Impatient(NullWatcher):
         def __init__(self) -> None:

@@ -18,8 +18,8 @@ import pytest
 import noisesieve as ns
 from noisesieve.commands.scan import scan
 from noisesieve.core.errors import StateError, Stopped
-from noisesieve.core.options import scan_settings
 from noisesieve.core.progress import NullWatcher
+from noisesieve.core.settings import scan_settings
 from tests.conftest import QUICK, QUICK_OPTIONS, REPOSITORY, SAMPLE, Run, paint, validate
 
 
@@ -67,7 +67,7 @@ def test_a_scan_prints_its_findings_and_writes_the_run_folder(noisesieve: Run, c
     changed = noisesieve("scan", colours, *QUICK)
     assert changed.returncode == 5
     assert "red/1.png: content changed" in changed.stderr
-    assert "red/2.png is gone" in changed.stderr
+    assert "red/2.png is missing" in changed.stderr
 
     forced = noisesieve("scan", colours, *QUICK, "--force", "--json")
     assert forced.returncode == 0

@@ -17,8 +17,8 @@ import sarif_pydantic
 import yaml
 
 import noisesieve as ns
+from noisesieve.core.command_settings import Policy
 from noisesieve.core.options import parse_limit
-from noisesieve.core.settings import Policy
 from noisesieve.gate.github import commands, summary
 from noisesieve.gate.markdown import escape, render
 from noisesieve.gate.policy import BatchCounts, RuleResult, apply_policy, binomial_tail, lower_bound
@@ -75,7 +75,7 @@ def test_a_good_batch_passes_and_a_bad_one_fails(inside: Run, home: Path, tmp_pa
     assert bad.returncode == 1, bad.stderr
     assert "FAILED" in bad.stdout
     assert re.search(r"max-corrupted +20% .* FAIL", bad.stdout)
-    assert "its own scan kept" in bad.stdout
+    assert "clean rows of its own scan" in bad.stdout
     assert max(map(len, bad.stdout.splitlines())) <= 80
     report = ns.read_report(tmp_path / "b.parquet")
     frame = report.to_pandas()

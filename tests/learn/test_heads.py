@@ -11,7 +11,8 @@ from torch import Tensor
 
 from noisesieve.core.errors import Stopped, TrainingError
 from noisesieve.core.progress import NullWatcher
-from noisesieve.core.settings import Recipe, TrainingOptions
+from noisesieve.core.recipes import Recipe
+from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.frozen.folds import assign_folds
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection

@@ -13,8 +13,8 @@ import torch
 
 from noisesieve.core.errors import Stopped, TrainingError
 from noisesieve.core.progress import NullWatcher
+from noisesieve.core.recipes import NetworkRecipe as Recipe
 from noisesieve.core.records import Bytes, Ints
-from noisesieve.core.settings import Recipe
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.loop import Loop

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from noisesieve.core.errors import StateError, UsageError
-from noisesieve.core.settings import Recipe, TrainingOptions
+from noisesieve.core.recipes import Recipe
+from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn import device, distributed, warmup
 from noisesieve.learn.augment import pad_crop, random_flip
 from noisesieve.learn.checkpoint import Checkpoints

@@ -208,7 +208,7 @@ def test_a_killed_worker_costs_one_image_and_names_it(colours: Path, tmp_path: P
     assert sorted(answer.key for answer in answers) == list(range(120))
     lost = [answer for answer in answers if answer.status != "ok"]
     assert len(lost) == 1
-    assert "died" in lost[0].status
+    assert "crashed" in lost[0].status
 
 
 def test_a_worker_that_hangs_is_replaced(colours: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,12 @@ from torch import Tensor
 import noisesieve as ns
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, assign_roles
 from noisesieve.commands.retrain import retrain
+from noisesieve.core.command_settings import RetrainOptions, RetrainSettings, TestSettings
 from noisesieve.core.errors import Stopped, UsageError
 from noisesieve.core.progress import NullWatcher
-from noisesieve.core.settings import Recipe, RetrainOptions, RetrainSettings, SourceSettings, TrainingOptions
+from noisesieve.core.recipes import NetworkRecipe as Recipe
+from noisesieve.core.recipes import RetrainRecipe
+from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.augment import mix
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.loop import Loop
@@ -104,7 +107,7 @@ def test_a_cutout_hides_about_a_quarter_at_most() -> None:
 # The recipe.
 
 
-def made(**options: object) -> plans.RetrainRecipe:
+def made(**options: object) -> RetrainRecipe:
     chosen = RetrainOptions(**options)  # type: ignore[arg-type]
     return plans.plan_retraining(RECIPE, chosen, preset="auto", labelled=600, unlabelled=400, flip=True)
 
@@ -127,11 +130,11 @@ def test_many_rows_go_on_from_the_run_and_plain_ce_gets_the_scans_images_too() -
         plans.plan_retraining(RECIPE, RetrainOptions(), preset="auto", labelled=rows, unlabelled=100, flip=True)
         for rows in (400, 4000)
     )
-    assert (few.start, few.network.lr) == ("scratch", RECIPE.lr)
-    assert (many.start, many.epochs) == ("run", plans.AGAIN_EPOCHS)
-    assert many.network.lr == pytest.approx(RECIPE.lr / 5)
+    assert (few.start, few.lr) == ("scratch", RECIPE.lr)
+    assert (many.start, many.epochs) == ("run", plans.CONTINUED_EPOCHS)
+    assert many.lr == pytest.approx(RECIPE.lr / 5)
     plain = plans.plan_baseline(many, RECIPE, rows=4100, passes=100_000)
-    assert (plain.start, plain.network.lr, plain.weight) == ("scratch", RECIPE.lr, 0.0)
+    assert (plain.start, plain.lr, plain.weight) == ("scratch", RECIPE.lr, 0.0)
     assert plain.epochs * (4100 // 16 * 16) >= 100_000
 
 
@@ -143,7 +146,7 @@ def test_the_cifar_preset_has_a_second_phase_and_hands_over_an_early_division() 
     second = plans.plan_retraining(
         paper, RetrainOptions(), preset="cifar", labelled=30_000, unlabelled=20_000, flip=True
     )
-    assert (second.epochs, second.network.batch_size, second.network.clip_norm) == (1600, 320, 5.0)
+    assert (second.epochs, second.batch_size, second.clip_norm) == (1600, 320, 5.0)
     assert (second.start, second.policy) == ("scratch", "autoaugment")
     short = scan_plan(
         TrainingOptions(preset="cifar", epochs=10), rows=50_000, classes=10, longest_sides=np.array([32]), device="cpu"
@@ -181,7 +184,7 @@ def data(**changes: object) -> RetrainData:
     return RetrainData(learnt.pixels, learnt.labels, classes=3, **{**parts, **changes})  # type: ignore[arg-type]
 
 
-def teach(recipe: plans.RetrainRecipe, learnt: RetrainData | None = None, **options: object) -> RetrainLoop:
+def teach(recipe: RetrainRecipe, learnt: RetrainData | None = None, **options: object) -> RetrainLoop:
     chosen = {
         "test_set": None,
         "name": "retrain",
@@ -382,7 +385,7 @@ def test_a_stopped_retraining_resumes_to_the_same_model(home: Path, tmp_path: Pa
             self.asked = self.asked or (self.name == "ce" and facts.get("epoch") == 2)
 
     watcher = Impatient()
-    chosen = settings(home, tmp_path / "a", test=SourceSettings(home / "test"), baseline="ce")
+    chosen = settings(home, tmp_path / "a", test=TestSettings(home / "test"), baseline="ce")
     with pytest.raises(Stopped):
         retrain(chosen, watcher=watcher, stop=lambda: Stopped("", exit_code=143) if watcher.asked else None)
     assert not (tmp_path / "a/retrain.json").exists()

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from noisesieve.core.files import digest
 from noisesieve.core.progress import Watcher
+from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Ints
-from noisesieve.core.settings import PixelSettings, Recipe
+from noisesieve.core.settings import PixelSettings
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import Precision, make_deterministic
 from noisesieve.learn.networks.backbones import Network, build
@@ -39,7 +40,7 @@ class Features:
 
 def compute_features(
     decoded: Decoded,
-    recipe: Recipe,
+    recipe: HeadRecipe,
     weights: Path,
     settings: PixelSettings,
     watcher: Watcher,

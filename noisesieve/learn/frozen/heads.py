@@ -18,8 +18,8 @@ from torch import Tensor
 
 from noisesieve.core.errors import TrainingError
 from noisesieve.core.progress import Stop, Watcher
+from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Scores
-from noisesieve.core.settings import Recipe
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.frozen.folds import assign_folds, in_single_image_class
 from noisesieve.learn.frozen.projection import Projection
@@ -61,7 +61,7 @@ class Heads:
         labels: Tensor,
         classes: int,
         trusted: Tensor,
-        recipe: Recipe,
+        recipe: HeadRecipe,
         *,
         device: torch.device,
         watcher: Watcher,

@@ -6,6 +6,7 @@ import importlib.util
 from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torchvision
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import sha256_of
-from noisesieve.core.settings import Recipe
+from noisesieve.core.recipes import NetworkChoice
 from noisesieve.learn.networks.backbones import LITE
 
 NONE, IMAGENET = "none", "imagenet"
@@ -25,6 +26,7 @@ SHOWN = 3  # tensors that an error names
 HASH_DIGITS = 8  # of the hash in the file names of torchvision's weights
 
 Statistics = tuple[list[float], list[float]]
+R = TypeVar("R", bound=NetworkChoice)
 _STATISTICS: dict[str, Statistics] = {
     LITE: ([127.0] * 3, [128.0] * 3),
     IMAGENET: ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]),
@@ -81,7 +83,7 @@ def _imagenet_file(backbone: str) -> Path:
     return file
 
 
-def with_weights_hash(recipe: Recipe, file: Path | None) -> Recipe:
+def with_weights_hash(recipe: R, file: Path | None) -> R:
     """Return the recipe with the hash of its weights file: a run with other weights is another run."""
     return recipe if file is None else replace(recipe, weights_sha256=sha256_of(file))
 

@@ -1,0 +1,395 @@
+"""The settings of the commands other than scan, as frozen dataclasses with their options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from noisesieve.core.errors import UsageError
+from noisesieve.core.options import (
+    REQUIRED,
+    Limit,
+    Settings,
+    option,
+    parse_age,
+    parse_count,
+    parse_limit,
+    parse_names,
+    parse_share,
+)
+from noisesieve.core.settings import (
+    DATA,
+    GATE,
+    MACHINE,
+    MOST_EPOCHS,
+    NETWORK,
+    OUTPUT,
+    TRAINING,
+    WAIVERS,
+    PixelSettings,
+    ScanSettings,
+    SourceSettings,
+    device_option,
+    waivers_option,
+)
+
+BENCH_METHODS = ("noisesieve", "paper", "ce", "ce-sieve", "aum", "knn", "cleanlab")
+_SHARE = {"least": 0.0, "most": 1.0}
+
+
+def _moved_data() -> Any:
+    return option(None, "New path of the dataset, if it was moved.", DATA)
+
+
+def _moved_root() -> Any:
+    return option(None, "New folder of a table's images, if it was moved.", DATA)
+
+
+def _replace_output() -> Any:
+    return option(False, "Replace existing output.", OUTPUT)
+
+
+@dataclass(frozen=True)
+class InjectSettings(Settings):
+    """One `noisesieve inject`."""
+
+    source: SourceSettings
+    output: Path = option(
+        REQUIRED,
+        "The table to write: .csv, .tsv, .jsonl or .parquet.",
+        OUTPUT,
+        flags=("--output", "-o"),
+        metavar="TABLE",
+    )
+    noise: str = option(REQUIRED, "Kind of noise.", DATA, choices=("symmetric", "asymmetric", "instance"))
+    rate: float = option(
+        REQUIRED, "Share of labels to flip: 0.2, or 20%.", DATA, above=0.0, most=1.0, parse=parse_share, metavar="SHARE"
+    )
+    seed: int = option(0, "Seed of the flips.", DATA, least=0, most=2**63 - 1)
+    pixels: PixelSettings = field(default_factory=PixelSettings)
+    force: bool = _replace_output()
+
+
+@dataclass(frozen=True)
+class TruthSettings(Settings):
+    """Where the right labels are."""
+
+    truth: Path | None = option(
+        None, "Table of right labels, with the columns path (or id) and label.", DATA, metavar="FILE"
+    )
+    truth_column: str | None = option(None, "Column with the right labels. Default: true_label.", DATA, metavar="NAME")
+
+
+@dataclass(frozen=True)
+class TestSettings(Settings):
+    """A test set: a dataset with right labels that is never trained on."""
+
+    __test__ = False  # not a test class of pytest
+
+    test: Path | None = option(None, "Dataset with right labels, never trained on, to measure accuracy.", DATA)
+    test_label_column: str = option("label", "Column with the test set's labels.", DATA)
+    test_root: Path | None = option(None, "Folder that the test table's paths start from.", DATA)
+    test_split: str | None = option(None, "Use one split of the test set only, such as test.", DATA)
+
+    @property
+    def source(self) -> SourceSettings | None:
+        """The source of the test set, or None."""
+        if self.test is None:
+            return None
+        return SourceSettings(self.test, self.test_root, label_column=self.test_label_column, split=self.test_split)
+
+
+@dataclass(frozen=True)
+class BenchSettings(Settings):
+    """One `noisesieve bench`."""
+
+    scan: ScanSettings
+    methods: tuple[str, ...] = option(
+        (), f"Some of {','.join(BENCH_METHODS)}. Default: all.", NETWORK, parse=parse_names, metavar="NAMES"
+    )
+    truth: TruthSettings = field(default_factory=TruthSettings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.methods:
+            if name not in BENCH_METHODS:
+                raise UsageError(f"--methods {name}: unknown.", f"Choose {', '.join(BENCH_METHODS)}.")
+
+
+@dataclass(frozen=True)
+class EvaluateSettings(Settings):
+    """One `noisesieve evaluate`."""
+
+    truth: TruthSettings = field(default_factory=TruthSettings)
+    plant: float | None = option(
+        None,
+        "Without right labels: flip this share of the clean rows, scan again, measure.",
+        DATA,
+        parse=parse_share,
+        metavar="SHARE",
+    )
+    seed: int = option(0, "With --plant: seed of the flips.", DATA, least=0, most=2**63 - 1)
+    data: Path | None = option(None, "With --plant: new path of the dataset, if it was moved.", DATA)
+    root: Path | None = option(None, "With --plant: new folder of a table's images, if moved.", DATA)
+    picture: Path | None = option(
+        None, "Path of the chart. Default: evaluation.svg in the run folder.", OUTPUT, metavar="FILE"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.picture is not None and self.picture.suffix.lower() != ".svg":
+            raise UsageError(f"--picture {self.picture}: the chart is an SVG.", "Choose a name that ends in .svg.")
+        if self.plant is None:
+            if self.data is not None or self.root is not None:
+                raise UsageError("--data and --root are only for --plant.", "Leave them out.")
+            return
+        if self.truth.truth is not None or self.truth.truth_column is not None:
+            raise UsageError(
+                "--plant measures without right labels.", "Leave --truth and --truth-column out, or --plant."
+            )
+        if self.picture is not None:
+            raise UsageError("--plant draws no chart.", "Leave --picture out.")
+
+
+@dataclass(frozen=True)
+class RetrainOptions(Settings):
+    """What the user asked of consistency training; None: chosen from the run and the sizes of its two sets."""
+
+    weight: float | None = option(
+        None, "Weight of the consistency loss. Default: corrupted rows / clean rows, at most 1.", TRAINING, least=0.0
+    )
+    ratio: float | None = option(
+        None, "Unlabelled images per labelled one. Default: as the default of --weight.", TRAINING, least=0.0
+    )
+    target: str = option(
+        "current",
+        "Network of the target; epoch-start is the paper's.",
+        TRAINING,
+        choices=("current", "epoch-start", "ema"),
+    )
+    start: str | None = option(
+        None, "Initial weights; run: the scan's. Default: run for many rows.", TRAINING, choices=("scratch", "run")
+    )
+    epochs: int | None = option(None, "Epochs.", TRAINING, least=1, most=MOST_EPOCHS)
+    warmup_epochs: float | None = option(
+        None,
+        "Epochs of learning rate warm-up. Default: a tenth of all, at most 5.",
+        TRAINING,
+        least=0.0,
+        most=MOST_EPOCHS,
+    )
+    batch_size: int | None = option(None, "Batch size, over all processes.", TRAINING, least=2, most=10**6)
+    lr: float | None = option(None, "Learning rate.", TRAINING, above=0.0, most=1e38)
+    clip_norm: float = option(5.0, "Maximum norm of the gradients.", TRAINING, above=0.0, most=1e38)
+    relabel: float | None = option(
+        None, "Train on suggested labels of at least this probability.", TRAINING, metavar="P", **_SHARE
+    )
+    seed: int = option(0, "Seed of all random numbers.", TRAINING, least=0, most=2**63 - 1)
+
+
+@dataclass(frozen=True)
+class RetrainSettings(Settings):
+    """One `noisesieve retrain`."""
+
+    run: Path
+    output: Path | None = option(
+        None, "Folder for the new model. Default: RUN-retrained.", OUTPUT, flags=("--output", "-o"), metavar="FOLDER"
+    )
+    force: bool = option(False, "Replace another run in the same folder.", OUTPUT)
+    test: TestSettings = field(default_factory=TestSettings)
+    baseline: str | None = option(
+        None, "Also train cross-entropy on all rows, for as many images.", TRAINING, choices=("ce",)
+    )
+    decisions: tuple[Path, ...] = option(
+        (), "Decisions as `apply` reads them: their labels count as clean.", DATA, metavar="FILE"
+    )
+    data: Path | None = _moved_data()
+    root: Path | None = _moved_root()
+    training: RetrainOptions = field(default_factory=RetrainOptions)
+    device: str = device_option()
+    pixels: PixelSettings = field(default_factory=PixelSettings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.baseline is not None and self.test.test is None:
+            raise UsageError("--baseline: needs right labels to compare on.", "Give them with --test.")
+
+
+@dataclass(frozen=True)
+class ReviewSettings(Settings):
+    """One `noisesieve review`."""
+
+    output: Path | None = option(
+        None, "Path of the page. Default: review.html in the run folder.", OUTPUT, flags=("--output", "-o")
+    )
+    limit: int = option(500, "Number of suspects on the page, the most suspicious first.", OUTPUT, least=1)
+    force: bool = _replace_output()
+    data: Path | None = _moved_data()
+    root: Path | None = _moved_root()
+
+
+@dataclass(frozen=True)
+class ExportSettings(Settings):
+    """One `noisesieve export`."""
+
+    to: str = option(
+        REQUIRED,
+        "Format.",
+        OUTPUT,
+        choices=("csv", "jsonl", "label-studio", "cvat", "fiftyone", "huggingface", "folder"),
+    )
+    output: Path | None = option(
+        None, "File or folder to write. Default: in the run folder.", OUTPUT, flags=("--output", "-o")
+    )
+    only: str = option(
+        "corrupted", "Which rows; clean is the filtered training set.", DATA, choices=("corrupted", "clean", "all")
+    )
+    top: int | None = option(None, "Only this many rows, the most suspicious.", DATA, least=1)
+    min_probability: float | None = option(
+        None, "Only rows whose label is wrong with at least this probability.", DATA, metavar="P", **_SHARE
+    )
+    files: str = option("link", "huggingface and folder: how to write the images.", OUTPUT, choices=("link", "copy"))
+    image_prefix: str = option("/data/local-files/?d=", "label-studio: prefix of every image's path.", OUTPUT)
+    force: bool = _replace_output()
+    data: Path | None = _moved_data()
+    root: Path | None = _moved_root()
+
+
+@dataclass(frozen=True)
+class ApplySettings(Settings):
+    """One `noisesieve apply`."""
+
+    decisions: tuple[Path, ...]
+    output: Path = option(REQUIRED, "The corrected table (or folder, with --tree).", OUTPUT, flags=("--output", "-o"))
+    tree: str | None = option(
+        None, "For an image folder: write an image folder, by copy or link.", OUTPUT, choices=("copy", "link")
+    )
+    force: bool = _replace_output()
+    accept_above: float | None = option(
+        None,
+        "Also accept suggestions for labels that are wrong with at least this probability.",
+        DATA,
+        metavar="P",
+        **_SHARE,
+    )
+    new_classes: bool = option(False, "Accept labels that are not classes of the run.", DATA)
+    data: Path | None = _moved_data()
+    root: Path | None = _moved_root()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.decisions and self.accept_above is None:
+            raise UsageError("No decisions.", "Give a file of decisions, or pass --accept-above 0.95.")
+
+
+@dataclass(frozen=True)
+class Policy(Settings):
+    """The limits of the gate; None: no such rule."""
+
+    max_corrupted: Limit | None = option(
+        Limit(Fraction(5, 100), True, "5%"),
+        "Suspects allowed: a share (5%), a count (12), or none for no limit.",
+        GATE,
+        parse=parse_limit,
+        shown="5%",
+        metavar="LIMIT",
+    )
+    max_class_corrupted: Limit | None = option(
+        None, "Suspects allowed in each class: 10%, or a count.", GATE, parse=parse_limit, metavar="LIMIT"
+    )
+    max_unreadable: Limit | None = option(
+        Limit(Fraction(0), False, "0"),
+        "Unreadable images allowed: a share, a count, or none for no limit.",
+        GATE,
+        parse=parse_limit,
+        shown="0",
+        metavar="LIMIT",
+    )
+    max_unknown_classes: int | None = option(
+        0,
+        "Classes allowed that the model does not have, or none for no limit.",
+        GATE,
+        parse=parse_count,
+        shown="0",
+        metavar="COUNT",
+    )
+    min_examples: int | None = option(1, "Number of images that must be scored.", GATE, least=1)
+    confidence: float | None = option(
+        None,
+        "Fail only on shares that exceed the limit with this confidence, such as 0.95.",
+        GATE,
+        least=0.5,
+        most=0.999999,
+    )
+
+
+@dataclass(frozen=True)
+class CheckSettings(Settings):
+    """One `noisesieve check`."""
+
+    source: SourceSettings
+    model: Path = option(REQUIRED, "The run folder of a finished scan.", DATA, metavar="RUN")
+    policy: Policy = field(default_factory=Policy)
+    group_by: str | None = option(
+        None, "Show the rates by the values of this column, such as annotator.", GATE, metavar="COLUMN"
+    )
+    waivers: Path = waivers_option()
+    output: Path | None = option(
+        None, "Write the batch's report (.parquet).", OUTPUT, flags=("--output", "-o"), metavar="FILE"
+    )
+    force: bool = _replace_output()
+    weights: Path | None = option(
+        None, "The file of the model's frozen backbone, if it was moved.", NETWORK, metavar="FILE"
+    )
+    device: str = device_option()
+    pixels: PixelSettings = field(default_factory=PixelSettings)
+
+
+@dataclass(frozen=True)
+class DoctorSettings(Settings):
+    """One `noisesieve doctor`."""
+
+    source: SourceSettings
+    device: str = device_option()
+    pixels: PixelSettings = field(default_factory=PixelSettings)
+
+
+@dataclass(frozen=True)
+class WaiveSettings(Settings):
+    """One `noisesieve waive`."""
+
+    reason: str = option(REQUIRED, "Why the label is right.", DATA)
+    file: Path = option(WAIVERS, "The file of waivers; commit it.", OUTPUT)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.reason.strip():
+            raise UsageError("--reason is empty.", "Say why the label is right: others will read it.")
+
+
+@dataclass(frozen=True)
+class CacheSettings(Settings):
+    """One `noisesieve cache`."""
+
+    clear: bool = option(False, "Remove all entries.", DATA)
+    older_than: float | None = option(
+        None, "With --clear: only entries unused for 30d, 12h or 90m.", DATA, parse=parse_age, metavar="AGE"
+    )
+    cache_dir: Path | None = option(
+        None, "Folder of the cache. Default: the user's cache folder.", MACHINE, shared=True
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.older_than is not None and not self.clear:
+            raise UsageError("--older-than is for --clear.", "Add --clear, or leave it out.")
+
+
+@dataclass(frozen=True)
+class ExplainSettings(Settings):
+    """One `noisesieve explain`."""
+
+    data: Path | None = _moved_data()
+    root: Path | None = _moved_root()

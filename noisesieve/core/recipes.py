@@ -1,0 +1,114 @@
+"""Recipes: all choices of one training. A network, heads on frozen features, and a retraining each have their own."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkChoice:
+    """What every training needs: the network, its initial weights, and the optimizer."""
+
+    backbone: str
+    image_size: int
+    batch_size: int
+    lr: float
+    weights: str = "none"  # the initial weights: none, imagenet, lite0, or a file's name
+    weights_sha256: str = ""
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    nesterov: bool = True
+    flip: bool | None = None  # mirror images; None: tested on held-out rows during the warm-up
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SieveSchedule(NetworkChoice):
+    """A training with the sieve: its phases, beta, learning rate and floors. Epochs count from 1."""
+
+    epochs: int
+    warmup_epochs: int
+    ramp_epochs: int
+    sieve_start: int
+    settle_epochs: int = 0  # epochs of cross-entropy after the warm-up, for the snapshot that the verdict combines
+    beta: float = 2.0
+    # "hold": constant in the warm-up, then a cosine over the settle epochs and another one over the rest;
+    # "steps": divided by ten after each of lr_steps; "cosine": one cosine over all epochs
+    lr_schedule: str = "hold"
+    lr_steps: tuple[int, ...] = ()
+    average_epochs: int = 5  # the verdict's probabilities are the mean over this many last epochs
+    loop_eps: float = 1e-3
+    sieve_eps: float = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkRecipe(SieveSchedule):
+    """A network that is trained with the sieve. With `adaptive_warmup` the warm-up may end earlier."""
+
+    body_lr: float = 1.0  # learning rate of all layers but the last, as a share of `lr`
+    clip_norm: float = 5.0
+    ema_epochs: float = 0.5  # horizon of the averaged weights used for scoring; 0: no averaging
+    adaptive_warmup: bool = False
+    watch_every: int = 1  # epochs between two evaluations of the held-out rows
+    mixup: float = 0.0  # alpha of the Beta distribution for mixup of kept rows; 0: no mixup
+    balanced: bool = False  # True: batches draw all classes equally often, and the prior is uniform
+    epoch_steps: int | None = None  # batches per epoch; None: every row once
+    divide_at: int | None = None  # epoch whose clean / corrupted split `retrain` uses; None: the verdict
+    opinion_weight: float = 0.3  # weight of the cross-entropy snapshot in the geometric mean
+    adaptive_eps: bool = False  # True: loop_eps is lowered where snapshot and network disagree on the first suspects
+    score_pass: str = "eval"
+
+    @property
+    def frozen(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadRecipe(SieveSchedule):
+    """Linear heads on features of a frozen network: every row is scored by heads that were not trained on it."""
+
+    folds: int
+    head_seeds: int  # number of partitions into folds; there are folds * head_seeds heads
+
+    @property
+    def frozen(self) -> bool:
+        return True
+
+
+Recipe = NetworkRecipe | HeadRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainRecipe(NetworkChoice):
+    """A consistency training."""
+
+    epochs: int
+    warmup_epochs: float  # of the learning rate
+    unlabelled_batch: int  # images of the corrupted set per batch of the clean set; 0: none
+    weight: float  # of the consistency loss
+    target: str  # current, epoch-start or ema
+    start: str  # scratch or run
+    policy: str  # of the strong augmentation
+    clip_norm: float = 5.0
+    ema_epochs: float = 0.5
+    body_lr: float = 1.0
+
+    def image_count(self, labelled: int, unlabelled: int) -> int:
+        """Return the number of images in all forward passes; an unlabelled image counts twice, once per view."""
+        steps = max(1, labelled // self.batch_size)
+        extra = 2 * self.unlabelled_batch if unlabelled else 0
+        return self.epochs * steps * (min(labelled, self.batch_size) + extra)
+
+
+def recipe_to_document(recipe: Recipe) -> dict[str, Any]:
+    """Return a recipe as JSON."""
+    return {**asdict(recipe), "lr_steps": list(recipe.lr_steps), "frozen": recipe.frozen}
+
+
+def recipe_from_document(document: dict[str, Any]) -> Recipe:
+    """Undo `recipe_to_document`."""
+    kind = HeadRecipe if document["frozen"] else NetworkRecipe
+    known = {item.name for item in fields(kind)}
+    values = {name: value for name, value in document.items() if name in known}
+    return kind(**{**values, "lr_steps": tuple(document["lr_steps"])})
