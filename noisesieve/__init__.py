@@ -27,7 +27,10 @@ def scan(path: str | Path, **options: Any) -> Report:
     from noisesieve.commands.scan import scan as run
     from noisesieve.core.settings import scan_settings
 
-    return run(scan_settings(path, **options))
+    report = run(scan_settings(path, **options))
+    if report is None:
+        raise RuntimeError("Only rank 0 of a torchrun has a report.")
+    return report
 
 
 def read_report(path: str | Path) -> Report:

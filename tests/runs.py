@@ -9,14 +9,50 @@ import numpy as np
 
 from noisesieve import pixels, report, sources
 from noisesieve.core.files import write_json
-from noisesieve.core.progress import NullWatcher
-from noisesieve.core.records import Scores
+from noisesieve.core.progress import Session
+from noisesieve.core.recipes import NetworkRecipe
+from noisesieve.core.records import Scores, TrainingFacts
 from noisesieve.core.settings import ScanSettings, scan_settings
+from noisesieve.core.summary import TrainingSummary
 from noisesieve.core.text import natural_key
-from noisesieve.report import Report
+from noisesieve.report import Report, ReportFacts
 from noisesieve.sieve.decide import decide
 
 EPOCHS = 6
+
+
+def training_facts() -> TrainingFacts:
+    """The facts of a training of six epochs."""
+    return TrainingFacts(
+        warmup_epochs=3, epochs=EPOCHS, sieve_start=4, flip=False, held_out=0, held_out_agreement=[], loop_eps=1e-3
+    )
+
+
+def training_summary() -> TrainingSummary:
+    """That training, as summary.json has it."""
+    recipe = NetworkRecipe(
+        backbone="resnet8",
+        image_size=8,
+        epochs=EPOCHS,
+        warmup_epochs=3,
+        ramp_epochs=1,
+        sieve_start=4,
+        batch_size=16,
+        lr=0.1,
+    )
+    return TrainingSummary(training_facts(), "cpu", recipe)
+
+
+def report_facts(classes: list[str], **changes: Any) -> ReportFacts:
+    """The metadata of a report of these classes."""
+    own: dict[str, Any] = {
+        "prior": [1 / len(classes)] * len(classes),
+        "settings": {},
+        "fingerprint": "",
+        "label_column": "label",
+        **changes,
+    }
+    return ReportFacts(version="0", classes=classes, beta=2.0, sieve_eps=1e-2, threads=1, **own)
 
 
 def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **options: Any) -> Report:
@@ -24,7 +60,7 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
     wrong = wrong or {}
     settings: ScanSettings = scan_settings(data, output=output, **options)
     index = sources.read(settings.source)
-    file_facts = pixels.inspect_files(index, settings.pixels, NullWatcher(), pause=lambda: None)
+    file_facts = pixels.inspect_files(index, settings.pixels, Session())
     rows = np.flatnonzero(file_facts.readable).astype(np.int64)
     labels = [index.labels[i] for i in rows.tolist()]
     classes = sorted(set(labels), key=natural_key)
@@ -36,7 +72,7 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
     probs /= probs.sum(axis=1, keepdims=True)
     margin_history = np.where(seen == codes, -1.0, 1.0)[None].repeat(3, axis=0).astype(np.float32)
     prior = np.bincount(codes, minlength=len(classes)) / len(codes)
-    facts = {"epochs": EPOCHS, "loop_eps": 1e-3, "warmup_epochs": 3, "sieve_start": 4, "device": "cpu"}
+    facts = training_facts()
     scores = Scores(probs, np.zeros(len(rows)), prior, 2.0, [], facts, margin_history=margin_history)
     verdicts = decide(scores, codes, eps=1e-2, trusted=np.zeros(len(rows), dtype=np.bool_))
     found = report.ReportInputs(index, file_facts, rows, classes, codes, scores, verdicts)
@@ -45,20 +81,17 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
     report.write_table(
         table,
         output / "report.parquet",
-        {
-            "version": "0",
-            "classes": classes,
-            "prior": prior.tolist(),
-            "beta": 2.0,
-            "sieve_eps": 1e-2,
-            "settings": identity,
-            "threads": 1,
-            "fingerprint": identity["fingerprint"],
-            "label_column": index.label_column,
-        },
+        report_facts(
+            classes,
+            prior=prior.tolist(),
+            settings=identity,
+            fingerprint=str(identity["fingerprint"]),
+            label_column=index.label_column,
+        ).to_document(),
     )
     report.write_margin_history(found, output / "margin_history.parquet")
-    write_json(output / "summary.json", report.summarize(table, classes=classes, undecided=0, facts=facts))
+    summary = report.summarize(table, classes=classes, undecided=0, training=training_summary())
+    write_json(output / "summary.json", summary.to_document())
     location = {name: str(path.resolve()) for name, path in settings.source.location().items()}
     report.RunFolder(output).write(identity, complete=True, location=location)
     return report.read_report(output)

@@ -17,7 +17,7 @@ from noisesieve.bench import peers
 from noisesieve.bench.methods import Comparison, TrainingResult
 from noisesieve.core.recipes import HeadRecipe, Recipe
 from noisesieve.core.records import Floats
-from noisesieve.learn.frozen.heads import Heads
+from noisesieve.learn.frozen.heads import HeadData, Heads
 
 
 @dataclass
@@ -34,20 +34,9 @@ class FrozenComparison(Comparison):
     def train(self, recipe: Recipe, *, observe: Callable[[Tensor, Tensor], None] | None = None) -> TrainingResult:
         assert self.features is not None
         assert isinstance(recipe, HeadRecipe)
-        training_data = self.training_data
-        heads = Heads(
-            self.features,
-            training_data.labels,
-            training_data.classes,
-            training_data.trusted,
-            recipe,
-            device=self.processes.device,
-            watcher=self.watcher,
-            stop=self.stop,
-            contents=self.contents,
-            observe=observe,
-        )
-        head, scores = heads.run()
+        rows = self.training_data
+        data = HeadData(self.features, rows.labels, rows.classes, rows.trusted, self.contents)
+        head, scores = Heads(data, recipe, self.session, observe=observe).run()
         self.warmup, self.flip = recipe.warmup_epochs, head.flip
         return TrainingResult(None, scores)
 
@@ -83,6 +72,5 @@ class FrozenComparison(Comparison):
             model.fit(np.concatenate(points[:, rest]), np.tile(labels[rest], len(points)))
             probs[np.ix_(held, model.classes_)] = np.mean([model.predict_proba(view[held]) for view in points], axis=0)
             passes += float(model.n_iter_.max()) * len(points) * len(rest) / rows
-            if (stopped := self.stop()) is not None:
-                raise stopped
+            self.session.pause()
         return probs, time.monotonic() - start, passes

@@ -6,19 +6,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from noisesieve.bench import peers
-from noisesieve.core.errors import Stopped
-from noisesieve.core.progress import Watcher
+from noisesieve.core.files import Json
 from noisesieve.core.recipes import NetworkRecipe, Recipe
 from noisesieve.core.records import Bools, Floats, Ints, Scores
 from noisesieve.learn.batch_loader import BatchLoader
-from noisesieve.learn.distributed import Processes
+from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.networks.embed import embed
 from noisesieve.learn.presets import paper_rule
@@ -47,12 +45,12 @@ class SharedWarmup:
     Up to that point every training is plain cross-entropy. It runs once, and its seconds count for each method.
     """
 
-    warm: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+    warm: tuple[dict[str, Tensor], Json] | None = None
 
-    def latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def latest(self) -> tuple[dict[str, Tensor], Json] | None:
         return self.warm
 
-    def save(self, number: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    def save(self, number: int, tensors: dict[str, Tensor], facts: Json) -> None:
         ended = facts["warmup"] is not None and facts["epoch"] == facts["warmup"] + 1
         if self.warm is None and ended and facts["step"] == 0:
             self.warm = {name: value.detach().clone() for name, value in tensors.items()}, facts
@@ -68,11 +66,11 @@ class TrainingResult:
     def seconds(self, *, score_share: float = 1.0) -> float:
         """Return the time spent on training and scoring, including the shared warm-up."""
         history = self.scores.history
-        return float(sum(row["train_seconds"] + score_share * row["score_seconds"] for row in history))
+        return float(sum(row.train_seconds + score_share * row.score_seconds for row in history))
 
     def passes(self, rows: int) -> float:
         """Return the number of training passes over the dataset."""
-        return float(sum(row["images_per_second"] * row["train_seconds"] for row in self.scores.history) / rows)
+        return float(sum(row.images_per_second * row.train_seconds for row in self.scores.history) / rows)
 
 
 @dataclass
@@ -81,9 +79,7 @@ class Comparison:
 
     training_data: TrainingData
     recipe: Recipe
-    processes: Processes
-    watcher: Watcher
-    stop: Callable[[], Stopped | None]
+    session: TrainingSession
     shared_warmup: SharedWarmup = field(default_factory=SharedWarmup)
     warmup: int = 0  # length of the warm-up, as the first training chose it
     flip: bool = False
@@ -114,19 +110,9 @@ class Comparison:
         shared_warmup: SharedWarmup | None,
         observe: Callable[[Tensor, Tensor], None] | None,
     ) -> TrainingResult:
-        processes, watcher = self.processes, self.watcher
         assert isinstance(recipe, NetworkRecipe)
-        return TrainingResult(
-            *Loop(
-                training_data,
-                recipe,
-                processes=processes,
-                watcher=watcher,
-                checkpoints=shared_warmup,
-                stop=self.stop,
-                observe=observe,
-            ).run()
-        )
+        loop = Loop(training_data, recipe, self.session, checkpoints=shared_warmup, observe=observe)
+        return TrainingResult(*loop.run())
 
     @property
     def plain_recipe(self) -> Recipe:
@@ -166,7 +152,7 @@ class Comparison:
         """Return the features of every row from the plain training, (N, D)."""
         state = self.plain.state
         assert state is not None
-        loader = BatchLoader(self.training_data.pixels, self.processes.device)
+        loader = BatchLoader(self.training_data.pixels, self.session.device)
         return embed(state.average, loader, len(self.training_data), flip=bool(state.flip))
 
     def out_of_fold(self) -> tuple[Floats, float, float]:
@@ -178,7 +164,7 @@ class Comparison:
         probs: Floats = np.zeros((len(labels), self.training_data.classes))
         seconds = passes = 0.0
         for i, held in enumerate(folds):
-            self.watcher.note(f"cleanlab: fold {i + 1} of {peers.FOLDS}")
+            self.session.note(f"cleanlab: fold {i + 1} of {peers.FOLDS}")
             training = self.train_without(held, recipe)
             probs[held] = training.scores.probs[held]
             seconds += training.seconds(

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from noisesieve.core.command_settings import TruthSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import csv_separator
-from noisesieve.core.progress import Watcher
+from noisesieve.core.progress import Session
 
 COLUMN = "true_label"  # the column that `inject` writes, and the default
 KEYS = ("id", "path")
@@ -31,10 +31,10 @@ class LabelledRows:
     columns: pa.Table | None  # the user's other columns
 
 
-def find_truth(rows: LabelledRows, settings: TruthSettings, watcher: Watcher) -> list[str | None]:
+def find_truth(rows: LabelledRows, settings: TruthSettings, session: Session) -> list[str | None]:
     """Return the right label of every row, None where it is not known."""
     file, column = settings.truth, settings.truth_column
-    right = _from_column(rows, column) if file is None else _from_file(rows, file, column, watcher)
+    right = _from_column(rows, column) if file is None else _from_file(rows, file, column, session)
     classes = set(rows.labels)
     right = [None if label is None else _as_class(label, classes) for label in right]
     named = {label for label in right if label is not None}
@@ -42,7 +42,7 @@ def find_truth(rows: LabelledRows, settings: TruthSettings, watcher: Watcher) ->
         text = f"{len(strange):,} right labels are not classes of this dataset, such as {min(strange)!r}"
         if strange == named:
             raise InputError(f"Truth: {text}: its classes are {_few(classes)}.", "Is it the right column or file?")
-        watcher.warn(f"{text}.")
+        session.warn(f"{text}.")
     return right
 
 
@@ -85,7 +85,7 @@ def texts(column: pa.ChunkedArray, name: str) -> list[str | None]:
         ) from error
 
 
-def _from_file(rows: LabelledRows, file: Path, column: str | None, watcher: Watcher) -> list[str | None]:
+def _from_file(rows: LabelledRows, file: Path, column: str | None, session: Session) -> list[str | None]:
     table = _read(file)
     names = table.column_names
     keys = [name for name in KEYS if name in names]
@@ -105,7 +105,7 @@ def _from_file(rows: LabelledRows, file: Path, column: str | None, watcher: Watc
             "Paths in a truth file are relative to the dataset's root.",
         )
     if unmatched := known.keys() - set(rows.ids) - {path for path in rows.paths if path is not None}:
-        watcher.warn(f"{file}: {len(unmatched):,} entries match no row, such as {min(unmatched)!r}.")
+        session.warn(f"{file}: {len(unmatched):,} entries match no row, such as {min(unmatched)!r}.")
     return found
 
 

@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.signals import watched
+from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import ApplySettings
-from noisesieve.core.options import build
+from noisesieve.core.options import build_settings
 
 MOVES_SHOWN = 10
 
@@ -41,11 +41,11 @@ def apply(
 
     Example: noisesieve apply my-run decisions.csv -o corrected.csv
     """
-    settings = build(ApplySettings, {**options, "decisions": tuple(decisions or ())})
+    settings = build_settings(ApplySettings, {**options, "decisions": tuple(decisions or ())})
     from noisesieve.commands.apply import apply as apply_decisions
 
-    with watched(quiet) as (watcher, pause):
-        document = apply_decisions(run, settings, watcher=watcher, pause=pause)
+    with running(quiet) as session:
+        document = apply_decisions(run, settings, session=session)
     with results():
         if as_json:
             print(json.dumps(document))

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from noisesieve.cli import options as o
-from noisesieve.cli.signals import StopRequest
-from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.cli.signals import running
+from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import BenchSettings, TestSettings
 from noisesieve.core.errors import OutputError, UsageError
-from noisesieve.core.options import build
-from noisesieve.core.progress import Watcher
+from noisesieve.core.options import build_settings
 from noisesieve.core.settings import NETWORK, OUTPUT
 
 JsonFile = Annotated[
@@ -61,7 +60,7 @@ def bench(
     """
     if ablation and "weights" not in options and "freeze" not in options:
         options["weights"] = "none"  # whole networks are trained
-    settings = build(BenchOptions, {"path": data, "limit_seed": options.get("seed", 0), **options})
+    settings = build_settings(BenchOptions, {"path": data, "limit_seed": options.get("seed", 0), **options})
     test = settings.test.source
     for target in (output, markdown):
         if target is not None:
@@ -75,15 +74,8 @@ def bench(
     from noisesieve.commands.bench import bench as run_bench
     from noisesieve.core.files import atomic_write, write_json
 
-    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
-    try:
-        with StopRequest(None, hint="A bench does not resume: nothing was written.") as stop:
-            if test is not None:
-                document = ablate(settings, test, watcher=watcher, stop=stop)
-            else:
-                document = run_bench(settings, watcher=watcher, stop=stop)
-    finally:
-        watcher.finish()
+    with running(quiet, hint="A bench does not resume: nothing was written.") as session:
+        document = ablate(settings, test, session=session) if test else run_bench(settings, session=session)
     with results():
         if as_json:
             print(json.dumps(document))
@@ -97,11 +89,11 @@ def bench(
             _show(document)
     if output is not None:
         write_json(output, document)
-        watcher.note(f"Written to {output}.")
+        session.note(f"Written to {output}.")
     if markdown is not None:
         with atomic_write(markdown) as file:
             file.write(as_markdown(document).encode())
-        watcher.note(f"Written to {markdown}.")
+        session.note(f"Written to {markdown}.")
 
 
 def _refuse_target(target: Path, data: Path) -> None:

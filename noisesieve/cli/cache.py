@@ -7,7 +7,7 @@ import json
 from noisesieve.cli import options as o
 from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import CacheSettings
-from noisesieve.core.options import build
+from noisesieve.core.options import build_settings
 
 
 @o.with_options(CacheSettings)
@@ -22,7 +22,7 @@ def cache(
 
     Example: noisesieve cache --clear --older-than 30d
     """
-    settings = build(CacheSettings, options)
+    settings = build_settings(CacheSettings, options)
     from noisesieve.commands.cache import cache as list_or_clear
 
     listing = list_or_clear(settings)

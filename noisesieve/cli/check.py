@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.signals import watched
+from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results, say
 from noisesieve.core.command_settings import CheckSettings
 from noisesieve.core.errors import OutputError
-from noisesieve.core.options import build
+from noisesieve.core.options import build_settings
 from noisesieve.core.settings import GATE, OUTPUT
 
 if TYPE_CHECKING:
@@ -53,14 +53,14 @@ def check(
 
     Example: noisesieve check ./new-batch --model my-run --max-corrupted 5%
     """
-    settings = build(CheckSettings, {"path": batch, **options})
+    settings = build_settings(CheckSettings, {"path": batch, **options})
     from noisesieve.commands.check import check as run
 
     token = secrets.token_hex(16)
     if _on_github():
         say(f"::stop-commands::{token}")  # names and labels are printed from here on, and may be hostile
-    with watched(quiet, hint="The batch was not checked.") as (watcher, pause):
-        checked = run(settings, watcher=watcher, pause=pause)
+    with running(quiet, hint="The batch was not checked.") as session:
+        checked = run(settings, session=session)
     path = os.path.relpath(batch, os.environ.get("GITHUB_WORKSPACE") or os.getcwd())
     result = checked.gate_result(str(batch), path, _notes(checked))
     _write(result, junit=junit, sarif=sarif, markdown=markdown)

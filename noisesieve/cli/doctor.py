@@ -6,7 +6,7 @@ import json
 from typing import Annotated, Any
 
 from noisesieve.cli import options as o
-from noisesieve.cli.signals import watched
+from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import DoctorSettings
 from noisesieve.core.errors import InputError
@@ -34,8 +34,8 @@ def doctor(
     settings = scan_settings(data, **options)
     from noisesieve.commands.doctor import diagnose
 
-    with watched(quiet) as (watcher, pause):
-        found = diagnose(settings, watcher=watcher, pause=pause)
+    with running(quiet) as session:
+        found = diagnose(settings, session=session)
     with results():
         if as_json:
             print(json.dumps(found))

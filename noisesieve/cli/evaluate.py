@@ -7,11 +7,10 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from noisesieve.cli import options as o
-from noisesieve.cli.signals import StopRequest
-from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.cli.signals import RESUMES, running
+from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import EvaluateSettings
-from noisesieve.core.options import build
-from noisesieve.core.progress import Watcher
+from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,15 +33,11 @@ def evaluate(
 
     Example: noisesieve evaluate my-run --truth truth.csv
     """
-    settings = build(EvaluateSettings, options)
-    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
+    settings = build_settings(EvaluateSettings, options)
     from noisesieve.commands.evaluate import evaluate as evaluate_run
 
-    try:
-        with StopRequest(None) as stop:
-            document = evaluate_run(run, settings, watcher=watcher, stop=stop)
-    finally:
-        watcher.finish()
+    with running(quiet, hint=RESUMES) as session:
+        document = evaluate_run(run, settings, session=session)
     show = _show if settings.plant is None else _show_planted
     with results():
         if as_json:

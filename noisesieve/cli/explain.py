@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.signals import watched
+from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import ExplainSettings
-from noisesieve.core.options import build
+from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -36,11 +36,11 @@ def explain(
 
     Example: noisesieve explain my-run cat/0012.jpg
     """
-    settings = build(ExplainSettings, options)
+    settings = build_settings(ExplainSettings, options)
     from noisesieve.commands.explain import explain as explain_row
 
-    with watched(quiet) as (watcher, pause):
-        found = explain_row(run, name, settings, watcher=watcher, pause=pause)
+    with running(quiet) as session:
+        found = explain_row(run, name, settings, session=session)
     with results():
         if as_json:
             print(json.dumps(found))

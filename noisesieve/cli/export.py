@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 
 from noisesieve.cli import options as o
-from noisesieve.cli.signals import watched
+from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import ExportSettings
-from noisesieve.core.options import build
+from noisesieve.core.options import build_settings
 
 
 @o.with_options(ExportSettings)
@@ -24,11 +24,11 @@ def export(
 
     Example: noisesieve export my-run --to label-studio --min-probability 0.5
     """
-    settings = build(ExportSettings, options)
+    settings = build_settings(ExportSettings, options)
     from noisesieve.commands.export import export as export_rows
 
-    with watched(quiet) as (watcher, pause):
-        document = export_rows(run, settings, watcher=watcher, pause=pause)
+    with running(quiet) as session:
+        document = export_rows(run, settings, session=session)
     with results():
         if as_json:
             print(json.dumps(document))

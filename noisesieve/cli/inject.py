@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from noisesieve.cli import options as o
-from noisesieve.cli.signals import watched
+from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import InjectSettings
-from noisesieve.core.options import build
+from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:
     from noisesieve.commands.inject import PlantedNoise
@@ -34,11 +34,11 @@ def inject(
 
     Example: noisesieve inject ./dataset --noise instance --rate 0.2 -o noisy.csv
     """
-    settings = build(InjectSettings, {"path": data, "limit_seed": options.get("seed", 0), **options})
+    settings = build_settings(InjectSettings, {"path": data, "limit_seed": options.get("seed", 0), **options})
     from noisesieve.commands.inject import inject as run
 
-    with watched(quiet) as (watcher, pause):
-        planted, needed_root = run(settings, watcher=watcher, pause=pause)
+    with running(quiet) as session:
+        planted, needed_root = run(settings, session=session)
     document = _document(settings, planted, needed_root)
     with results():
         if as_json:

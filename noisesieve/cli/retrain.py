@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from noisesieve.cli import options as o
-from noisesieve.cli.signals import StopRequest
-from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.cli.signals import RESUMES, running
+from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import RetrainSettings
-from noisesieve.core.errors import Stopped
-from noisesieve.core.options import build, parse_seconds
-from noisesieve.core.progress import Watcher
+from noisesieve.core.files import Json
+from noisesieve.core.options import build_settings, parse_seconds
+from noisesieve.core.progress import Session
 
 
 @o.with_options(RetrainSettings, without=("cache_budget", "max_pixels"))
@@ -29,30 +28,23 @@ def retrain(
 
     Example: noisesieve retrain my-run --test ./test --baseline ce
     """
-    settings = build(RetrainSettings, {"run": run, **options})
+    settings = build_settings(RetrainSettings, {"run": run, **options})
     seconds = None if max_time is None else parse_seconds(max_time, "--max-time")
-    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
-    with StopRequest(seconds) as stop:
-        found = run_retraining(settings, watcher, stop, shown=not as_json, quiet=quiet)
+    with running(quiet, seconds=seconds, hint=RESUMES) as session:
+        found = run_retraining(settings, session, shown=not as_json, quiet=quiet)
     if as_json and found:
         with results():
             print(json.dumps(found))
 
 
-def run_retraining(
-    settings: RetrainSettings, watcher: Watcher, stop: StopRequest, *, shown: bool, quiet: bool
-) -> dict[str, Any]:
-    """Retrain, and print the result if `shown`. Returns the document for --json; empty on ranks other than 0."""
+def run_retraining(settings: RetrainSettings, session: Session, *, shown: bool, quiet: bool) -> Json | None:
+    """Retrain, and print the result if `shown`. Returns the document for --json; None on ranks other than 0."""
     from noisesieve.commands.retrain import retrain as retrain_run
 
-    try:
-        found = retrain_run(settings, watcher=watcher, stop=stop)
-    except Stopped as stopped:
-        if stopped.exit_code == 0:
-            return {}
-        raise
-    finally:
-        watcher.finish()
+    found = retrain_run(settings, session=session)
+    session.finish()
+    if found is None:
+        return None
     with results():
         if shown and quiet:
             print(found["output"])
@@ -61,7 +53,7 @@ def run_retraining(
     return found
 
 
-def _show(found: dict[str, Any]) -> None:
+def _show(found: Json) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
     out, rows, scored = console(stderr=False), found["rows"], found["accuracy"]

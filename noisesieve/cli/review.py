@@ -8,10 +8,10 @@ import webbrowser
 from typing import Annotated
 
 from noisesieve.cli import options as o
-from noisesieve.cli.signals import watched
+from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import results
 from noisesieve.core.command_settings import ReviewSettings
-from noisesieve.core.options import build
+from noisesieve.core.options import build_settings
 from noisesieve.core.settings import OUTPUT
 
 Open = Annotated[bool, o.extra("Open the page in the browser.", "--open", group=OUTPUT)]
@@ -31,11 +31,11 @@ def review(
 
     Example: noisesieve review my-run --open
     """
-    settings = build(ReviewSettings, options)
+    settings = build_settings(ReviewSettings, options)
     from noisesieve.commands.review import review as review_run
 
-    with watched(quiet) as (watcher, pause):
-        result = review_run(run, settings, watcher=watcher, pause=pause)
+    with running(quiet) as session:
+        result = review_run(run, settings, session=session)
     page, suspects = result.page, result.suspects
     with results():
         if as_json:
@@ -49,4 +49,4 @@ def review(
             print("When you have decided, download decisions.csv from the page, then run:")
             print(f"  {shlex.join(['noisesieve', 'apply', str(run), 'decisions.csv', '-o', 'corrected.csv'])}")
     if open_it and not webbrowser.open(page.resolve().as_uri()):
-        watcher.warn(f"No browser could be started: open {page} yourself.")
+        session.warn(f"No browser could be started: open {page} yourself.")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from noisesieve.cli import options as o
-from noisesieve.cli.signals import StopRequest
-from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly, console, results
+from noisesieve.cli.signals import RESUMES, running
+from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import RetrainOptions, RetrainSettings
 from noisesieve.core.errors import InputError
+from noisesieve.core.files import Json
 from noisesieve.core.options import parse_seconds
-from noisesieve.core.progress import Watcher
+from noisesieve.core.progress import Session
 from noisesieve.core.settings import OUTPUT, ScanSettings, scan_settings
 
 DryRun = Annotated[bool, o.extra("Show the plan and its cost; train nothing.", "--dry-run", group=OUTPUT)]
@@ -45,48 +46,42 @@ def scan(
     """
     settings = scan_settings(data, **options)
     seconds = None if max_time is None else parse_seconds(max_time, "--max-time")
-    watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
-    if dry_run:
-        _dry_run(settings, watcher, as_json=as_json)
-        return
-    with StopRequest(seconds) as stop:
-        document = _scan(settings, watcher, stop, shown=not as_json, quiet=quiet)
+    with running(quiet, seconds=seconds, hint=RESUMES) as session:
+        if dry_run:
+            _dry_run(settings, session, as_json=as_json)
+            return
+        document = _scan(settings, session, shown=not as_json, quiet=quiet)
         if retrain:
             from noisesieve.cli.retrain import run_retraining
 
             again = RetrainSettings(
-                Path(document.get("run", "")),
+                Path("" if document is None else document["run"]),
                 training=RetrainOptions(seed=settings.training.seed),
                 device=settings.device,
                 pixels=settings.pixels,
                 force=settings.force,
             )
-            found = run_retraining(again, watcher, stop, shown=not as_json, quiet=quiet)
-            document |= {"retrain": found} if document else {}
-    if as_json and document:
+            found = run_retraining(again, session, shown=not as_json, quiet=quiet)
+            if document is not None:
+                document["retrain"] = found
+    if document is None:
+        return
+    if as_json:
         with results():
             print(json.dumps(document))
-    if strict and document and document["summary"]["unreadable"]:
-        raise InputError(
-            f"{document['summary']['unreadable']} images cannot be read (--strict).",
-            "The report names them.",
-        )
+    if strict and (unreadable := document["summary"]["unreadable"]):
+        raise InputError(f"Not every image can be read: {unreadable:,} cannot (--strict).", "The report names them.")
 
 
-def _scan(settings: ScanSettings, watcher: Watcher, stop: StopRequest, *, shown: bool, quiet: bool) -> dict[str, Any]:
-    """Scan, and print the summary if `shown`. Returns the document for --json; empty on ranks other than 0."""
+def _scan(settings: ScanSettings, session: Session, *, shown: bool, quiet: bool) -> Json | None:
+    """Scan, and print the summary if `shown`. Returns the document for --json; None on ranks other than 0."""
     from noisesieve.commands.scan import scan as run
-    from noisesieve.core.errors import Stopped
 
-    try:
-        report = run(settings, watcher=watcher, stop=stop)
-    except Stopped as stopped:
-        if stopped.exit_code == 0:  # a rank other than 0
-            return {}
-        raise
-    finally:
-        watcher.finish()
-    folder, summary = report.path.parent, report.summary
+    report = run(settings, session=session)
+    session.finish()
+    if report is None:
+        return None
+    folder = report.path.parent
     with results():
         if shown and quiet:
             print(report.path)
@@ -94,15 +89,15 @@ def _scan(settings: ScanSettings, watcher: Watcher, stop: StopRequest, *, shown:
             from noisesieve.cli.summary import print_summary
 
             known = "true_label" in report.table.column_names
-            print_summary(console(stderr=False), summary, folder, truth=known)
-    return {"run": str(folder), "report": str(report.path), "summary": summary}
+            print_summary(console(stderr=False), report.summary, folder, truth=known)
+    return {"run": str(folder), "report": str(report.path), "summary": report.summary.to_document()}
 
 
-def _dry_run(settings: ScanSettings, watcher: Watcher, *, as_json: bool) -> None:
+def _dry_run(settings: ScanSettings, session: Session, *, as_json: bool) -> None:
     from noisesieve.commands.dry_run import dry_run
 
-    found = dry_run(settings, watcher=watcher)
-    watcher.finish()
+    found = dry_run(settings, session=session)
+    session.finish()
     if as_json:
         print(json.dumps(found))
         return

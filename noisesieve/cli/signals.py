@@ -6,13 +6,13 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
 from noisesieve.cli.terminal import TerminalWatcher, WarningsOnly
 from noisesieve.core.errors import Stopped
-from noisesieve.core.progress import Watcher, pause_of
+from noisesieve.core.progress import Session, Watcher
 
 RESUMES = "Run the same command again to resume."
 
@@ -52,11 +52,14 @@ class StopRequest:
 
 
 @contextlib.contextmanager
-def watched(quiet: bool, *, hint: str = "Nothing was written.") -> Iterator[tuple[Watcher, Callable[[], None]]]:
-    """Yield a watcher, and a function that ends the work after Ctrl-C; `hint` says what a stop means."""
+def running(quiet: bool, *, seconds: float | None = None, hint: str = "Nothing was written.") -> Iterator[Session]:
+    """Yield a session that shows progress, and that a signal or the end of `seconds` stops.
+
+    `hint` says what a stop means.
+    """
     watcher: Watcher = WarningsOnly() if quiet else TerminalWatcher()
     try:
-        with StopRequest(None, hint=hint) as stop:
-            yield watcher, pause_of(stop)
+        with StopRequest(seconds, hint=hint) as stop:
+            yield Session(watcher, stop)
     finally:
         watcher.finish()

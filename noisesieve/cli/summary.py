@@ -4,68 +4,68 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from noisesieve.cli.terminal import plain_table, plain_text
+from noisesieve.core.summary import ClassRate, Confusion, Summary, TopSuspect
 
 CLASSES_SHOWN = 20
 CONFUSIONS_SHOWN = 5
 
 
-def print_summary(out: Console, summary: dict[str, Any], folder: Path, *, truth: bool = False) -> None:
+def print_summary(out: Console, summary: Summary, folder: Path, *, truth: bool = False) -> None:
     """Print the summary of a run and the next commands."""
-    rate = summary["noise_rate"]
+    rate = summary.noise_rate
     out.print(
         plain_text(
-            f"{rate['corrupted']:,} of {rate['of']:,} labels are flagged: {rate['share']:.1%} "
-            f"(95 % interval {rate['low']:.1%} to {rate['high']:.1%})",
+            f"{rate.corrupted:,} of {rate.of:,} labels are flagged: {rate.share:.1%} "
+            f"(95 % interval {rate.low:.1%} to {rate.high:.1%})",
             "bold",
         )
     )
-    if (estimate := summary["estimate"])["noise_rate"] is not None and rate["corrupted"]:
+    if (estimate := summary.estimate).noise_rate is not None and rate.corrupted:
         out.print(
             plain_text(
-                f"About {estimate['wrong_suspects']:,.0f} of these are expected to be wrong; "
-                f"estimated noise rate {estimate['noise_rate']:.1%}"
+                f"About {estimate.wrong_suspects:,.0f} of these are expected to be wrong; "
+                f"estimated noise rate {estimate.noise_rate:.1%}"
             )
         )
     for line in _asides(summary):
         out.print(plain_text(line))
-    _section(out, "Flagged by class, highest share first", _classes(summary["classes"]))
-    if summary["confusions"]:
-        _section(out, "Most frequent confusions", _confusions(summary["confusions"]))
-    if summary["suspects"]:
-        _section(out, "Most suspicious rows", _suspects(summary["suspects"]))
+    _section(out, "Flagged by class, highest share first", _classes(summary.classes))
+    if summary.confusions:
+        _section(out, "Most frequent confusions", _confusions(summary.confusions))
+    if summary.suspects:
+        _section(out, "Most suspicious rows", _suspects(summary.suspects))
     out.print()
     written = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
     out.print(plain_text(f"Written to {folder}:"), soft_wrap=True)
     out.print(plain_text(f"  {', '.join(written)}"))
     where = shlex.quote(str(folder))
-    steps = [("Look at the suspects and decide:", f"review {where} --open")] if summary["suspects"] else []
+    steps = [("Look at the suspects and decide:", f"review {where} --open")] if summary.suspects else []
     steps.append(("Measure precision and recall on these images:", f"evaluate {where}{'' if truth else ' --plant 5%'}"))
     for why, command in steps:
         out.print(plain_text(why))
         out.print(plain_text(f"  noisesieve {command}"), soft_wrap=True)
 
 
-def _asides(summary: dict[str, Any]) -> list[str]:
+def _asides(summary: Summary) -> list[str]:
     lines = []
-    if summary["unreadable"]:
-        lines.append(f"{_images(summary['unreadable'])} cannot be read; the reason is in the column status.")
-    if waived := summary.get("waived"):
+    if summary.unreadable:
+        lines.append(f"{_images(summary.unreadable)} cannot be read; the reason is in the column status.")
+    if waived := summary.waived:
         lines.append(f"{waived:,} more {'is' if waived == 1 else 'are'} waived: reviewed and not counted.")
-    if summary["undecided"]:
-        lines.append(f"{summary['undecided']:,} rows have a margin of zero within rounding.")
-    if conflicting := summary["duplicates"]["with_different_labels"]:
+    if summary.undecided:
+        lines.append(f"{summary.undecided:,} rows have a margin of zero within rounding.")
+    if conflicting := summary.duplicates.with_different_labels:
         lines.append(
             f"In the dataset more than once, with different labels: {_images(conflicting)} (see summary.json)."
         )
-    elif again := summary["duplicates"]["groups"]:
+    elif again := summary.duplicates.groups:
         lines.append(f"In the dataset more than once: {_images(again)}.")
-    if rare := sum(row["low_evidence"] for row in summary["classes"]):
+    if rare := sum(row.low_evidence for row in summary.classes):
         lines.append(f"{rare:,} classes have fewer than 10 examples: low evidence.")
     return lines
 
@@ -74,7 +74,7 @@ def _images(count: int) -> str:
     return "1 image" if count == 1 else f"{count:,} images"
 
 
-def _classes(rows: list[dict[str, Any]]) -> Table:
+def _classes(rows: list[ClassRate]) -> Table:
     table = plain_table()
     for name, justify in (
         ("class", "left"),
@@ -84,37 +84,37 @@ def _classes(rows: list[dict[str, Any]]) -> Table:
         ("95 %", "right"),
     ):
         table.add_column(name, justify=justify, no_wrap=name != "class")  # type: ignore[arg-type]
-    ordered = sorted(rows, key=lambda row: -(row["share"] or 0))
+    ordered = sorted(rows, key=lambda row: -(row.share or 0))
     for row in ordered[:CLASSES_SHOWN]:
-        share = "" if row["share"] is None else f"{row['share']:.1%}"
-        interval = f"{row['low']:.0%} – {row['high']:.0%}"
-        table.add_row(plain_text(row["label"]), f"{row['corrupted']:,}", f"{row['of']:,}", share, interval)
+        share = "" if row.share is None else f"{row.share:.1%}"
+        interval = f"{row.low:.0%} – {row.high:.0%}"
+        table.add_row(plain_text(row.label), f"{row.corrupted:,}", f"{row.of:,}", share, interval)
     if len(rows) > CLASSES_SHOWN:
         table.caption = f"and {len(rows) - CLASSES_SHOWN:,} more classes in summary.json"
     return table
 
 
-def _confusions(rows: list[dict[str, Any]]) -> Table:
+def _confusions(rows: list[Confusion]) -> Table:
     table = plain_table()
     for name in ("given", "looks like"):
         table.add_column(name)
     table.add_column("rows", justify="right", no_wrap=True)
     for row in rows[:CONFUSIONS_SHOWN]:
-        table.add_row(plain_text(row["given"]), plain_text(row["suggested"]), f"{row['count']:,}")
+        table.add_row(plain_text(row.given), plain_text(row.suggested), f"{row.count:,}")
     return table
 
 
-def _suspects(rows: list[dict[str, Any]]) -> Table:
+def _suspects(rows: list[TopSuspect]) -> Table:
     table = plain_table()
     table.add_column("id", overflow="fold")
     for name in ("given", "looks like"):
         table.add_column(name)
     table.add_column("P(wrong)", justify="right", no_wrap=True)
     for row in rows:
-        looks_like = "?" if row["suggested_label"] is None else row["suggested_label"]
-        chance = row["corruption_probability"]
+        looks_like = "?" if row.suggested_label is None else row.suggested_label
+        chance = row.corruption_probability
         shown = f"{chance:.3f}" if chance < 0.9995 else ">0.999"  # an estimate is never certain
-        table.add_row(plain_text(row["id"]), plain_text(row["label"]), plain_text(looks_like), shown)
+        table.add_row(plain_text(row.id), plain_text(row.label), plain_text(looks_like), shown)
     return table
 
 

@@ -123,7 +123,7 @@ class TerminalWatcher:
             self._task = self._progress.add_task(name, total=total, facts="")
 
     def advance(self, done: int = 1, **facts: Any) -> None:
-        self._done += done
+        self._done += 0 if facts.pop("resumed", False) else done  # of this process: what a rate counts
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, advance=done, facts=self._facts(facts), total=facts.get("total"))
         elif not self._live and facts.get("epoch", 0) != self._epoch:

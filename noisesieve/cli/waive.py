@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.signals import watched
+from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import results
 from noisesieve.core.command_settings import WaiveSettings
-from noisesieve.core.options import build
+from noisesieve.core.options import build_settings
 
 Source = Annotated[Path, typer.Argument(help="A run folder, or a report that `check` wrote.", metavar="RUN_OR_REPORT")]
 Names = Annotated[list[str], typer.Argument(help="Ids or paths of reviewed rows.", metavar="PATH...")]
@@ -34,11 +34,11 @@ def waive(
 
     Example: noisesieve waive my-run cat/0012.jpg --reason "a tabby, seen from behind"
     """
-    settings = build(WaiveSettings, options)
+    settings = build_settings(WaiveSettings, options)
     from noisesieve.commands.waive import waive as waive_rows
 
-    with watched(quiet, hint="Nothing was written.") as (watcher, _):
-        result = waive_rows(source, names, settings, watcher=watcher)
+    with running(quiet, hint="Nothing was written.") as session:
+        result = waive_rows(source, names, settings, session=session)
     file = settings.file
     with results():
         if as_json:

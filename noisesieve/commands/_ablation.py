@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,10 +15,11 @@ from noisesieve import __version__, pixels, sources
 from noisesieve.bench.methods import Comparison, TrainingResult
 from noisesieve.bench.table import machine_facts
 from noisesieve.commands._prepare import Dataset, decode_test_set, inspect_test_set, prepare_dataset
-from noisesieve.commands.bench import require_one_process
+from noisesieve.commands.bench import join_one_process
 from noisesieve.core.command_settings import BenchSettings, RetrainOptions
 from noisesieve.core.errors import TrainingError, UsageError
-from noisesieve.core.progress import NullWatcher, Stop, Watcher, pause_of
+from noisesieve.core.files import Json
+from noisesieve.core.progress import Session
 from noisesieve.core.recipes import recipe_to_document
 from noisesieve.core.records import Bools
 from noisesieve.core.settings import SourceSettings, TrainingOptions
@@ -28,32 +28,27 @@ from noisesieve.learn.plan import describe
 from noisesieve.learn.score import predict
 from noisesieve.learn.state import TrainingState
 from noisesieve.learn.training_data import TrainingData
-from noisesieve.retrain.loop import LabelledTestSet, RetrainData, RetrainLoop
+from noisesieve.retrain.data import LabelledTestSet, RetrainData
+from noisesieve.retrain.loop import RetrainLoop
 from noisesieve.retrain.plan import plan_retraining
 from noisesieve.sieve.decide import decide
 
 
-def ablate(
-    settings: BenchSettings, test: SourceSettings, *, watcher: Watcher | None = None, stop: Stop = lambda: None
-) -> dict[str, Any]:
+def ablate(settings: BenchSettings, test: SourceSettings, *, session: Session | None = None) -> Json:
     """Run four trainings on the same rows and measure each on the test set. Returns one JSON document."""
-    watcher, scan, pause = watcher or NullWatcher(), settings.scan, pause_of(stop)
-    processes = require_one_process(scan)
+    scan = settings.scan
+    joined = join_one_process(scan, session)
     index = sources.read(scan.source)
     with tempfile.TemporaryDirectory() as scratch:
-        file_facts = pixels.inspect_files(index, scan.pixels, watcher, pause=pause)
-        dataset = prepare_dataset(index, file_facts, scan, processes, watcher, pause, scratch=Path(scratch))
+        file_facts = pixels.inspect_files(index, scan.pixels, joined)
+        dataset = prepare_dataset(index, file_facts, scan, joined, scratch=Path(scratch))
         if dataset.recipe.frozen:
             raise UsageError("--ablation trains whole networks.", "Pass --weights none.")
-        watcher.note(f"{scan.training.preset}: {describe(dataset.recipe, processes)}")
+        joined.note(f"{scan.training.preset}: {describe(dataset.recipe, joined.processes)}")
+        rows_of_test = inspect_test_set(test, dataset.classes, scan.pixels, joined)
+        size = dataset.recipe.image_size
         test_set = decode_test_set(
-            *inspect_test_set(test, dataset.classes, scan.pixels, watcher, pause),
-            dataset.classes,
-            dataset.recipe.image_size,
-            scan.pixels,
-            watcher,
-            scratch=Path(scratch) / "test",
-            pause=pause,
+            rows_of_test, dataset.classes, size, scan.pixels, joined, scratch=Path(scratch) / "test"
         )
         training_data = TrainingData(
             pixels=dataset.decoded.pixels,
@@ -62,7 +57,7 @@ def ablate(
             trusted=torch.from_numpy(dataset.trusted),
             weights=dataset.weights,
         )
-        comparison = Comparison(training_data, dataset.recipe, processes, watcher, stop)
+        comparison = Comparison(training_data, dataset.recipe, joined)
         rows = _rows(comparison, dataset, test_set, scan.training)
     return {
         "schema_version": 1,
@@ -73,14 +68,12 @@ def ablate(
         "classes": len(dataset.classes),
         "seed": dataset.recipe.seed,
         "recipe": recipe_to_document(dataset.recipe),
-        "machine": machine_facts(processes.device),
+        "machine": machine_facts(joined.device),
         "methods": rows,
     }
 
 
-def _rows(
-    comparison: Comparison, dataset: Dataset, test_set: LabelledTestSet, options: TrainingOptions
-) -> list[dict[str, Any]]:
+def _rows(comparison: Comparison, dataset: Dataset, test_set: LabelledTestSet, options: TrainingOptions) -> list[Json]:
     """Train with cross-entropy, with the sieve alone, with sieve and regularizer, then with consistency training."""
     recipe, count = comparison.recipe, len(comparison.training_data)
     rows = []
@@ -91,7 +84,7 @@ def _rows(
     )
     last: TrainingResult | None = None
     for name, train in trainings:
-        comparison.watcher.note(name)
+        comparison.session.note(name)
         last = train()
         assert last.state is not None
         clean = _clean(last, dataset) if name != trainings[0][0] else np.ones(count, dtype=np.bool_)
@@ -105,7 +98,7 @@ def _rows(
             }
         )
     assert last is not None
-    comparison.watcher.note("with consistency")
+    comparison.session.note("with consistency")
     rows.append(_with_consistency(last, comparison, dataset, test_set, rows[-1], options))
     return rows
 
@@ -120,9 +113,9 @@ def _with_consistency(
     comparison: Comparison,
     dataset: Dataset,
     test_set: LabelledTestSet,
-    before: dict[str, Any],
+    before: Json,
     options: TrainingOptions,
-) -> dict[str, Any]:
+) -> Json:
     """Train as `retrain` would after that scan. `--epochs` shortens it too."""
     state = training.state
     assert state is not None
@@ -150,17 +143,8 @@ def _with_consistency(
         statistics=(state.mean, state.std),
         initial=initial if recipe.start == "run" else None,
     )
-    result = RetrainLoop(
-        data,
-        recipe,
-        test_set=None,
-        name="retrain",
-        processes=comparison.processes,
-        watcher=comparison.watcher,
-        checkpoints=None,
-        stop=comparison.stop,
-    ).run()
-    images = sum(row["images"] for row in result.history)
+    result = RetrainLoop(data, recipe, comparison.session, name="retrain", test_set=None, checkpoints=None).run()
+    images = sum(row.images for row in result.history)
     return {
         "method": "with consistency",
         "accuracy": _accuracy(result.state, test_set, comparison),
@@ -171,7 +155,7 @@ def _with_consistency(
 
 
 def _accuracy(state: TrainingState, test_set: LabelledTestSet, comparison: Comparison) -> float:
-    loader = BatchLoader(test_set.pixels, comparison.processes.device, statistics=(state.mean, state.std))
-    pause = pause_of(comparison.stop)
+    loader = BatchLoader(test_set.pixels, comparison.session.device, statistics=(state.mean, state.std))
+    pause = comparison.session.pause
     probs = predict(state.average, loader, flip=bool(state.flip), done=lambda count: pause())
     return float((probs.argmax(dim=1) == test_set.labels).double().mean())

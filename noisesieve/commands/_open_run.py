@@ -35,7 +35,7 @@ def settings_of_run(report: Report, data: Path | None = None, root: Path | None 
         source=SourceSettings(path=path, root=root, allow_outside=True, **identity["source"]),
         pixels=PixelSettings(max_pixels=identity["max_pixels"]),
         training=options,
-        device=report.summary["training"]["device"].partition(":")[0],
+        device=report.summary.training.device.partition(":")[0],
         probabilities=identity["probabilities"],
     )
 

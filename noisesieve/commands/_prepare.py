@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from noisesieve import pixels, sources
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.files import sha256_of
-from noisesieve.core.progress import Watcher
-from noisesieve.core.recipes import Recipe
+from noisesieve.core.files import Json
+from noisesieve.core.progress import Session
+from noisesieve.core.recipes import Recipe, recipe_to_document
 from noisesieve.core.records import Bools, FileFacts, Index, Ints
 from noisesieve.core.settings import PixelSettings, ScanSettings, SourceSettings
 from noisesieve.core.text import natural_key
 from noisesieve.learn.cost import weight_bytes
 from noisesieve.learn.device import choose_device, require_device
-from noisesieve.learn.distributed import Processes
+from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.heads import FEATURE_BYTES
 from noisesieve.learn.networks.backbones import BACKBONES, LITE
 from noisesieve.learn.networks.pretrained import IMAGENET, NONE, weights_file, with_weights_hash
 from noisesieve.learn.plan import backbone_of, choose_weights, image_size, plan
-from noisesieve.report import class_codes
-from noisesieve.retrain.loop import LabelledTestSet
+from noisesieve.report import class_codes, fingerprint
+from noisesieve.retrain.data import LabelledTestSet
 
 UNREADABLE_SHOWN = 20
 
@@ -61,12 +59,29 @@ def validate_settings(settings: ScanSettings) -> None:
     weights_file(weights, backbone_of(options, weights, device))
 
 
-def identity_of_run(settings: ScanSettings, fingerprint: str) -> dict[str, Any]:
-    """Return what a run is recognised by: its settings, its data, and the content of the user's weights file."""
-    identity = {**settings.identity(), "fingerprint": fingerprint}
-    if (file := _own_weights(settings)) is not None:
-        identity["weights_sha256"] = sha256_of(file)
-    return identity
+def identity_of_run(settings: ScanSettings, index: Index, file_facts: FileFacts, device: str) -> Json:
+    """Return what a run is recognised by: its settings, its data, the device, and the recipe these lead to.
+
+    The recipe is planned from the headers; it has the hash of the weights, so that other weights are another run.
+    """
+    readable = [label for label, ok in zip(index.labels, file_facts.readable.tolist(), strict=True) if ok]
+    recipe, _ = _plan_with_weights(settings, len(readable), len(set(readable)), longest_sides(file_facts), device)
+    return {
+        **settings.identity(),
+        "device": device,
+        "recipe": recipe_to_document(recipe),
+        "fingerprint": fingerprint(index, file_facts),
+    }
+
+
+def _plan_with_weights(
+    settings: ScanSettings, rows: int, classes: int, sides: Ints, device: str
+) -> tuple[Recipe, Path | None]:
+    """Return the recipe with the hash of its weights, and the file of the weights."""
+    recipe = plan(settings.training, rows=rows, classes=classes, longest_sides=sides, device=device)
+    weights, _ = choose_weights(settings.training, longest_sides=sides, device=device)
+    file = weights_file(weights, recipe.backbone)
+    return with_weights_hash(recipe, file), file
 
 
 def location_of_data(settings: ScanSettings) -> dict[str, str]:
@@ -87,9 +102,7 @@ def prepare_dataset(
     index: Index,
     file_facts: FileFacts,
     settings: ScanSettings,
-    processes: Processes,
-    watcher: Watcher,
-    pause: Callable[[], None],
+    session: TrainingSession,
     *,
     scratch: Path,
 ) -> Dataset:
@@ -97,15 +110,15 @@ def prepare_dataset(
 
     The size is chosen from the readable images alone: if decoding finds further unreadable ones, it is chosen again.
     """
-    device = processes.device.type
+    device = session.device.type
     size = image_size(settings.training, longest_sides=longest_sides(file_facts), device=device)
     while True:
-        decoded = pixels.decode(index, file_facts, settings.pixels, watcher, size=size, scratch=scratch, pause=pause)
+        decoded = pixels.decode(index, file_facts, settings.pixels, session, size=size, scratch=scratch)
         wanted = image_size(settings.training, longest_sides=longest_sides(decoded.file_facts), device=device)
         if wanted == size:
             break
         size = wanted
-    warn_of_unreadable(index, decoded.file_facts, watcher)
+    warn_of_unreadable(index, decoded.file_facts, session)
     labels = [index.labels[i] for i in decoded.rows.tolist()]
     classes = sorted(set(labels), key=natural_key)
     if len(classes) < 2:
@@ -115,12 +128,10 @@ def prepare_dataset(
             "A scan needs at least two classes. Is --root right?",
         )
     if decoded.reused:
-        watcher.note(f"Pixels at {size} px were in the cache.")
+        session.note(f"Pixels at {size} px were in the cache.")
     sides = longest_sides(decoded.file_facts)
-    recipe = plan(settings.training, rows=len(labels), classes=len(classes), longest_sides=sides, device=device)
-    weights, _ = choose_weights(settings.training, longest_sides=sides, device=device)
-    file = weights_file(weights, recipe.backbone)
-    return Dataset(index, decoded, classes, class_codes(labels, classes), with_weights_hash(recipe, file), file)
+    recipe, file = _plan_with_weights(settings, len(labels), len(classes), sides, device)
+    return Dataset(index, decoded, classes, class_codes(labels, classes), recipe, file)
 
 
 def longest_sides(file_facts: FileFacts) -> Ints:
@@ -128,13 +139,13 @@ def longest_sides(file_facts: FileFacts) -> Ints:
     return np.maximum(file_facts.width, file_facts.height)[file_facts.readable]
 
 
-def warn_of_unreadable(index: Index, file_facts: FileFacts, watcher: Watcher) -> None:
+def warn_of_unreadable(index: Index, file_facts: FileFacts, session: Session) -> None:
     """Name the images that cannot be read, with the reason: the first ones, then a count."""
     bad = np.flatnonzero(~file_facts.readable).tolist()
     for row in bad[:UNREADABLE_SHOWN]:
-        watcher.warn(f"{index.paths[row] or index.ids[row]}: {file_facts.status[row]}")
+        session.warn(f"{index.paths[row] or index.ids[row]}: {file_facts.status[row]}")
     if len(bad) > UNREADABLE_SHOWN:
-        watcher.warn(f"… and {len(bad) - UNREADABLE_SHOWN} more that cannot be read; the report names them all.")
+        session.warn(f"… and {len(bad) - UNREADABLE_SHOWN} more that cannot be read; the report names them all.")
 
 
 def bytes_needed(dataset: Dataset, settings: ScanSettings) -> int:
@@ -150,7 +161,7 @@ def bytes_needed(dataset: Dataset, settings: ScanSettings) -> int:
 
 
 def inspect_test_set(
-    source: SourceSettings, classes: list[str], settings: PixelSettings, watcher: Watcher, pause: Callable[[], None]
+    source: SourceSettings, classes: list[str], settings: PixelSettings, session: Session
 ) -> tuple[Index, FileFacts]:
     """Return the rows of a test set whose class the model has; the others are left out with a warning."""
     index, known = sources.read(source, least_classes=1), set(classes)
@@ -158,24 +169,23 @@ def inspect_test_set(
     if len(part) == 0:
         raise InputError(f"{index.root}: no label of the test set is a class of the model.", "Is its column right?")
     if len(part) < len(index):
-        watcher.warn(f"{len(index) - len(part):,} test rows have labels that are not classes of the model: left out.")
-    return part, pixels.inspect_files(part, settings, watcher, pause=pause)
+        session.warn(f"{len(index) - len(part):,} test rows have labels that are not classes of the model: left out.")
+    return part, pixels.inspect_files(part, settings, session)
 
 
 def decode_test_set(
-    index: Index,
-    file_facts: FileFacts,
+    test: tuple[Index, FileFacts],
     classes: list[str],
     size: int,
     settings: PixelSettings,
-    watcher: Watcher,
+    session: Session,
     *,
     scratch: Path,
-    pause: Callable[[], None],
 ) -> LabelledTestSet:
-    """Decode a test set at the model's image size."""
-    decoded = pixels.decode(index, file_facts, settings, watcher, size=size, scratch=scratch, pause=pause)
-    warn_of_unreadable(index, decoded.file_facts, watcher)
+    """Decode the rows of `inspect_test_set` at the model's image size."""
+    index, file_facts = test
+    decoded = pixels.decode(index, file_facts, settings, session, size=size, scratch=scratch)
+    warn_of_unreadable(index, decoded.file_facts, session)
     if len(decoded.rows) == 0:
         raise InputError(f"{index.root}: no image of the test set can be read.", "Is its root right?")
     codes = class_codes([index.labels[row] for row in decoded.rows.tolist()], classes)

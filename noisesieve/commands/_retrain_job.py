@@ -1,11 +1,10 @@
-"""Prepare a retraining: check the images, claim the folder, decode, plan."""
+"""Prepare a retraining: check the images, check the folder, decode, plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,13 +14,13 @@ from noisesieve.commands._prepare import decode_test_set, inspect_test_set
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, RowRoles
 from noisesieve.core.command_settings import RetrainSettings
 from noisesieve.core.errors import StateError
-from noisesieve.core.files import digest, sha256_of
-from noisesieve.core.progress import Watcher
-from noisesieve.core.recipes import Recipe, RetrainRecipe, recipe_from_document
+from noisesieve.core.files import Json, digest, sha256_of
+from noisesieve.core.progress import Session
+from noisesieve.core.recipes import Recipe, RetrainRecipe
 from noisesieve.core.records import FileFacts, Index, Ints
 from noisesieve.report import Report, RunFolder, fingerprint
 from noisesieve.report.model_card import SavedModel
-from noisesieve.retrain.loop import LabelledTestSet
+from noisesieve.retrain.data import LabelledTestSet
 from noisesieve.retrain.plan import plan_retraining
 
 
@@ -39,7 +38,7 @@ class RetrainJob:
     recipe: RetrainRecipe
     settings: RetrainSettings
     folder: RunFolder
-    identity: dict[str, Any]
+    identity: Json
 
     def rows(self, *roles: int) -> Ints:
         """Return the decoded rows that have one of these roles."""
@@ -53,27 +52,26 @@ def prepare_retraining(
     roles: RowRoles,
     settings: RetrainSettings,
     folder: RunFolder,
-    watcher: Watcher,
-    pause: Callable[[], None],
+    session: Session,
 ) -> RetrainJob | None:
-    """Check the images, claim the folder, decode and plan. Returns None if this retraining is finished already."""
+    """Check the images, check the folder, decode and plan. Returns None if this retraining is finished already."""
     own, size, scratch = settings.pixels, model.image_size, folder.checkpoints
     as_scanned = replace(own, max_pixels=pixel_settings_of_run(report).max_pixels)
-    file_facts = pixels.inspect_files(index, as_scanned, watcher, pause=pause)
+    file_facts = pixels.inspect_files(index, as_scanned, session)
     _refuse_changed(report, index, file_facts.sha256, roles.role)
     test = None
     if (source := settings.test.source) is not None:
-        test = inspect_test_set(source, model.classes, own, watcher, pause)
+        test = inspect_test_set(source, model.classes, own, session)
     identity = _identity(settings, report, roles, test)
-    claim = folder.claim(identity, index, file_facts, force=settings.force)
-    if claim == "finished":
+    state = folder.find_state(identity, index, file_facts, force=settings.force)
+    if state == "finished":
         return None
-    decoded = pixels.decode(index, file_facts, as_scanned, watcher, size=size, scratch=scratch / "pixels", pause=pause)
-    roles = _without_undecodable(roles, report, decoded, watcher)
-    _warn_of_empty_classes(roles, model.classes, watcher)
+    decoded = pixels.decode(index, file_facts, as_scanned, session, size=size, scratch=scratch / "pixels")
+    roles = _without_undecodable(roles, report, decoded, session)
+    _warn_of_empty_classes(roles, model.classes, session)
     test_set = None
     if test is not None:
-        test_set = decode_test_set(*test, model.classes, size, own, watcher, scratch=scratch / "test", pause=pause)
+        test_set = decode_test_set(test, model.classes, size, own, session, scratch=scratch / "test")
     recipe = plan_retraining(
         recipe_of_run(report),
         settings.training,
@@ -83,7 +81,7 @@ def prepare_retraining(
         flip=model.flip,
     )
     folder.require_free_space(6 * (report.path.parent / "model.safetensors").stat().st_size + 2**26)
-    folder.begin(identity, index, file_facts, fresh=claim == "fresh", version=__version__)
+    folder.begin(identity, index, file_facts, fresh=state == "fresh", version=__version__)
     codes, given = (_codes(labels, decoded, model.classes) for labels in (roles.labels, index.labels))
     return RetrainJob(report, model, roles, decoded, codes, given, test_set, recipe, settings, folder, identity)
 
@@ -98,9 +96,7 @@ def _refuse_changed(report: Report, index: Index, now: Sequence[str | None], rol
             )
 
 
-def _identity(
-    settings: RetrainSettings, report: Report, roles: RowRoles, test: tuple[Index, FileFacts] | None
-) -> dict[str, Any]:
+def _identity(settings: RetrainSettings, report: Report, roles: RowRoles, test: tuple[Index, FileFacts] | None) -> Json:
     """Return what a retraining is recognised by."""
     return {
         "run": sha256_of(report.path),
@@ -123,24 +119,24 @@ def _codes(labels: list[str], decoded: pixels.Decoded, classes: list[str]) -> In
     return np.array([number.get(labels[row], -1) for row in decoded.rows.tolist()], dtype=np.int64)
 
 
-def _without_undecodable(roles: RowRoles, report: Report, decoded: pixels.Decoded, watcher: Watcher) -> RowRoles:
+def _without_undecodable(roles: RowRoles, report: Report, decoded: pixels.Decoded, session: Session) -> RowRoles:
     """Leave out rows that cannot be decoded any more, with a warning."""
     lost = np.setdiff1d(np.flatnonzero(roles.role != UNUSED), decoded.rows)
     for row in lost[:5].tolist():
-        watcher.warn(f"{report.table['id'][row].as_py()}: {decoded.file_facts.status[row]}: left out.")
+        session.warn(f"{report.table['id'][row].as_py()}: {decoded.file_facts.status[row]}: left out.")
     role = roles.role.copy()
     role[lost] = UNUSED
     counts = {"clean": int((role == LABELLED).sum()), "corrupted": int((role == UNLABELLED).sum())}
     return replace(roles, role=role, counts={**roles.counts, **counts})
 
 
-def _warn_of_empty_classes(roles: RowRoles, classes: list[str], watcher: Watcher) -> None:
+def _warn_of_empty_classes(roles: RowRoles, classes: list[str], session: Session) -> None:
     labelled = {label for label, role in zip(roles.labels, roles.role.tolist(), strict=True) if role == LABELLED}
     if missing := [name for name in classes if name not in labelled]:
         names = ", ".join(map(repr, missing[:5]))
-        watcher.warn(f"No clean row of {names}: the new model will never predict that class.")
+        session.warn(f"No clean row of {names}: the new model will never predict that class.")
 
 
 def recipe_of_run(report: Report) -> Recipe:
     """Return the recipe that the run was trained with."""
-    return recipe_from_document(report.summary["training"]["recipe"])
+    return report.summary.training.recipe

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +25,7 @@ from noisesieve.commands._open_run import (
 from noisesieve.core.command_settings import ApplySettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.files import atomic_output, atomic_write
-from noisesieve.core.progress import Watcher
+from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
 from noisesieve.decisions.resolve import audit_table
@@ -38,7 +37,7 @@ from noisesieve.sources.write_folder import write_folder
 from noisesieve.sources.write_table import fill_table, table_kind
 
 
-def apply(run: Path, settings: ApplySettings, *, watcher: Watcher, pause: Callable[[], None]) -> dict[str, Any]:
+def apply(run: Path, settings: ApplySettings, *, session: Session) -> dict[str, Any]:
     """Write a corrected dataset, an audit log and a summary. If any decision cannot be applied, nothing is written."""
     report = read_report(run)
     source = settings_of_run(report, settings.data, settings.root).source
@@ -55,7 +54,7 @@ def apply(run: Path, settings: ApplySettings, *, watcher: Watcher, pause: Callab
     undecided = unchanged + sum(file.undecided for file in files)
     if not outcomes:
         _refuse_no_decisions(report, settings, undecided)
-    _refuse_changed_images(report, index, outcomes, watcher, pause)
+    _refuse_changed_images(report, index, outcomes, session)
     row_of_id = {name: row for row, name in enumerate(whole.ids)}
     changes = {
         row_of_id[index.ids[row]]: outcome.label
@@ -127,12 +126,11 @@ def _refuse_changed_images(
     report: Report,
     index: Index,
     outcomes: dict[int, decisions.Outcome],
-    watcher: Watcher,
-    pause: Callable[[], None],
+    session: Session,
 ) -> None:
     """Refuse decisions about images that changed since the run."""
     rows = np.array(sorted(outcomes), dtype=np.int64)
-    file_facts = pixels.inspect_files(index, pixel_settings_of_run(report), watcher, rows=rows, pause=pause)
+    file_facts = pixels.inspect_files(index, pixel_settings_of_run(report), session, rows=rows)
     before = report.table["sha256"].to_pylist()
     changed = [
         f"{index.ids[row]!r}: {'changed since the run' if sha is not None else status}"

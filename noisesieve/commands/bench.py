@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,39 +16,40 @@ from noisesieve.bench.table import as_markdown, figures_of, machine_facts, table
 from noisesieve.commands._prepare import Dataset, prepare_dataset, validate_settings
 from noisesieve.core.command_settings import BenchSettings
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.progress import NullWatcher, Stop, Watcher, pause_of
+from noisesieve.core.files import Json
+from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe, recipe_to_document
 from noisesieve.core.records import Bools
 from noisesieve.core.settings import ScanSettings
-from noisesieve.learn.distributed import Processes
+from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.features import compute_features
 from noisesieve.learn.plan import describe
 from noisesieve.learn.training_data import TrainingData
 
-__all__ = ["as_markdown", "bench", "require_one_process", "table_of"]
+__all__ = ["as_markdown", "bench", "join_one_process", "table_of"]
 
 
-def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop = lambda: None) -> dict[str, Any]:
+def bench(settings: BenchSettings, *, session: Session | None = None) -> Json:
     """Train and measure every method on the same rows. Returns one JSON document."""
-    watcher, scan, methods = watcher or NullWatcher(), settings.scan, _methods(settings.methods)
-    processes = require_one_process(scan)
+    scan, methods = settings.scan, _methods(settings.methods)
+    joined = join_one_process(scan, session)
     index = sources.read(scan.source)
     rows = truth.LabelledRows(index.ids, index.paths, index.labels, index.carried)
-    right = truth.find_truth(rows, settings.truth, watcher)
+    right = truth.find_truth(rows, settings.truth, joined)
     with tempfile.TemporaryDirectory() as scratch:
-        file_facts = pixels.inspect_files(index, scan.pixels, watcher, pause=pause_of(stop))
-        dataset = prepare_dataset(index, file_facts, scan, processes, watcher, pause_of(stop), scratch=Path(scratch))
-        watcher.note(f"{scan.training.preset}: {describe(dataset.recipe, processes)}")
+        file_facts = pixels.inspect_files(index, scan.pixels, joined)
+        dataset = prepare_dataset(index, file_facts, scan, joined, scratch=Path(scratch))
+        joined.note(f"{scan.training.preset}: {describe(dataset.recipe, joined.processes)}")
         known, wrong = _wrong_labels(dataset, right)
         if "cleanlab" in methods:
             peers.require_folds(dataset.codes, peers.FOLDS)
-        comparison = _comparison(dataset, scan, processes, watcher, stop, scratch=Path(scratch) / "features")
+        comparison = _comparison(dataset, scan, joined, scratch=Path(scratch) / "features")
         if NEED_PLAIN & set(methods):
-            watcher.note("Training with plain cross-entropy, which several methods share")
+            joined.note("Training with plain cross-entropy, which several methods share")
             _ = comparison.plain
         results = []
         for name in methods:
-            watcher.note(name)
+            joined.note(name)
             results.append({"method": name, **figures_of(METHODS[name](comparison), known, wrong)})
     return {
         "schema_version": 1,
@@ -64,18 +64,18 @@ def bench(settings: BenchSettings, *, watcher: Watcher | None = None, stop: Stop
         "recipe": recipe_to_document(dataset.recipe),
         "warmup_epochs": comparison.warmup,
         "flip": comparison.flip,
-        "machine": machine_facts(processes.device),
+        "machine": machine_facts(joined.device),
         "methods": results,
     }
 
 
-def require_one_process(scan: ScanSettings) -> Processes:
+def join_one_process(scan: ScanSettings, session: Session | None) -> TrainingSession:
     """Check the settings and refuse torchrun: a bench runs in one process."""
     validate_settings(scan)
-    processes = Processes.join(scan.device)
-    if processes.size > 1:
+    joined = TrainingSession.join(scan.device, session)
+    if joined.processes.size > 1:
         raise UsageError("bench runs in one process.", "Start it without torchrun.")
-    return processes
+    return joined
 
 
 def _methods(wanted: tuple[str, ...]) -> tuple[str, ...]:
@@ -97,10 +97,9 @@ def _wrong_labels(dataset: Dataset, right: list[str | None]) -> tuple[Bools, Boo
     return known, wrong
 
 
-def _comparison(
-    dataset: Dataset, scan: ScanSettings, processes: Processes, watcher: Watcher, stop: Stop, *, scratch: Path
-) -> Comparison:
+def _comparison(dataset: Dataset, scan: ScanSettings, session: TrainingSession, *, scratch: Path) -> Comparison:
     """Return what the methods are run on: pixels, or features where the recipe is frozen."""
+    recipe = dataset.recipe
     training_data = TrainingData(
         pixels=dataset.decoded.pixels,
         labels=torch.from_numpy(dataset.codes),
@@ -108,26 +107,8 @@ def _comparison(
         trusted=torch.zeros(len(dataset.codes), dtype=torch.bool),
         weights=dataset.weights,
     )
-    if not dataset.recipe.frozen:
-        return Comparison(training_data, dataset.recipe, processes, watcher, stop)
-    assert isinstance(dataset.recipe, HeadRecipe)
+    if not isinstance(recipe, HeadRecipe):
+        return Comparison(training_data, recipe, session)
     assert dataset.weights is not None
-    features = compute_features(
-        dataset.decoded,
-        dataset.recipe,
-        dataset.weights,
-        scan.pixels,
-        watcher,
-        device=processes.device,
-        scratch=scratch,
-        pause=pause_of(stop),
-    )
-    return FrozenComparison(
-        training_data,
-        dataset.recipe,
-        processes,
-        watcher,
-        stop,
-        features=features.tensor,
-        contents=features.contents,
-    )
+    features = compute_features(dataset.decoded, recipe, dataset.weights, scan.pixels, session, scratch=scratch)
+    return FrozenComparison(training_data, recipe, session, features=features.tensor, contents=features.contents)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from noisesieve import __version__, pixels, sources
 from noisesieve.commands._prepare import warn_of_unreadable
 from noisesieve.core.command_settings import CheckSettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
-from noisesieve.core.progress import Watcher, warn_all
+from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, Index, Ints, Scores, Verdicts
 from noisesieve.gate import WRITERS, BatchCounts, GateResult, RuleResult, apply_policy, count_batch, github
 from noisesieve.gate.policy import rates_by_group, worst_suspects
@@ -36,6 +35,7 @@ from noisesieve.learn.score import predict
 from noisesieve.report import (
     COLUMNS,
     Report,
+    ReportFacts,
     ReportInputs,
     build_table,
     class_codes,
@@ -92,7 +92,7 @@ class CheckResult:
         )
 
 
-def check(settings: CheckSettings, *, watcher: Watcher, pause: Callable[[], None]) -> CheckResult:
+def check(settings: CheckSettings, *, session: Session) -> CheckResult:
     """Score a batch and check it against the policy."""
     start = time.monotonic()
     require_device(settings.device)
@@ -103,7 +103,7 @@ def check(settings: CheckSettings, *, watcher: Watcher, pause: Callable[[], None
     model = load_model(trained.path.parent, device, backbone_file=settings.weights)
     index = sources.read(settings.source, least_classes=1)
     for note in index.notes:
-        watcher.note(note)
+        session.note(note)
     classes = set(model.classes)
     known = np.array([label in classes for label in index.labels], dtype=np.bool_)
     if not known.any():
@@ -112,7 +112,7 @@ def check(settings: CheckSettings, *, watcher: Watcher, pause: Callable[[], None
             "Is it the right model, and --label-column the right column?",
         )
     _require_column(index, settings.group_by)
-    report = _score(settings, trained, model, index, known, device, watcher, pause)
+    report = _score(settings, trained, model, index, known, device, session)
     batch = count_batch(report)
     return CheckResult(
         report=report,
@@ -147,36 +147,35 @@ def _score(
     index: Index,
     known: Bools,
     device: torch.device,
-    watcher: Watcher,
-    pause: Callable[[], None],
+    session: Session,
 ) -> Report:
     """Score the batch and return its report; written to `settings.output` if that is set."""
-    file_facts = pixels.inspect_files(index, settings.pixels, watcher, pause=pause)
+    file_facts = pixels.inspect_files(index, settings.pixels, session)
     with tempfile.TemporaryDirectory() as scratch:
         decoded = pixels.decode(
-            index, file_facts, settings.pixels, watcher, size=model.image_size, scratch=Path(scratch), pause=pause
+            index, file_facts, settings.pixels, session, size=model.image_size, scratch=Path(scratch)
         )
         if len(decoded.rows) == 0:
             raise InputError(f"{index.root}: no image can be read ({file_facts.status[0]}).", "Is --root right?")
-        warn_of_unreadable(index, decoded.file_facts, watcher)
+        warn_of_unreadable(index, decoded.file_facts, session)
         chosen = np.flatnonzero(known[decoded.rows])
         if len(chosen) == 0:
             raise InputError(f"{index.root}: no image with a class of the model can be read.", "Is --root right?")
-        watcher.stage("scoring", len(chosen))
+        session.stage("scoring", len(chosen))
 
         def done(count: int) -> None:
-            watcher.advance(count)
-            pause()
+            session.advance(count)
+            session.pause()
 
         loader = BatchLoader(decoded.pixels, device, statistics=model.statistics)
         probs = predict(model.network, loader, torch.from_numpy(chosen), flip=model.flip, done=done)
-        watcher.finish()
+        session.finish()
     rows = decoded.rows[chosen]
     codes = class_codes([index.labels[row] for row in rows.tolist()], model.classes)
-    scores = Scores(probs.numpy(), None, np.array(model.prior), model.beta, [], {})
+    scores = Scores(probs.numpy(), None, np.array(model.prior), model.beta, [], None)
     hashes = decoded.file_facts.sha256
     waived, broken = find_waived(settings.waivers, index, hashes)
-    warn_all(watcher, broken)
+    session.warn_all(broken)
     trained_on = set(trained.table["sha256"].to_pylist()) - {None}
     inputs = ReportInputs(
         index=index,
@@ -190,20 +189,20 @@ def _score(
         in_training=np.array([sha in trained_on for sha in hashes], dtype=np.bool_),
         waived=waived,
     )
-    facts = {
-        "version": __version__,
-        "classes": model.classes,
-        "prior": model.prior,
-        "beta": model.beta,
-        "sieve_eps": model.sieve_eps,
-        "settings": {"source": settings.source.identity(), "model": model.sha256},
-        "threads": torch.get_num_threads(),
-        "fingerprint": fingerprint(index, decoded.file_facts),
-        "label_column": index.label_column,
-    }
+    facts = ReportFacts(
+        version=__version__,
+        classes=model.classes,
+        prior=model.prior,
+        beta=model.beta,
+        sieve_eps=model.sieve_eps,
+        settings={"source": settings.source.identity(), "model": model.sha256},
+        threads=torch.get_num_threads(),
+        fingerprint=fingerprint(index, decoded.file_facts),
+        label_column=index.label_column,
+    )
     table = build_table(inputs)
     if settings.output is not None:
-        write_table(table, settings.output, facts)
+        write_table(table, settings.output, facts.to_document())
     return Report(table, facts, settings.output or Path("batch"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import numpy as np
 from noisesieve import pixels, sources
 from noisesieve.commands._prepare import longest_sides
 from noisesieve.core.errors import InputError
-from noisesieve.core.progress import Watcher
+from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index
 from noisesieve.core.settings import ScanSettings
 from noisesieve.core.text import natural_key
@@ -40,23 +40,21 @@ class Finding:
     examples: list[str] = field(default_factory=list)
 
 
-def diagnose(settings: ScanSettings, *, watcher: Watcher, pause: Callable[[], None]) -> dict[str, Any]:
+def diagnose(settings: ScanSettings, *, session: Session) -> dict[str, Any]:
     """Read every file and decode every image once. Nothing is trained. Returns the findings as a document."""
     require_device(settings.device)
     processes = Processes.join(settings.device)
     index = sources.read(settings.source, least_classes=1)
-    file_facts = pixels.inspect_files(index, settings.pixels, watcher, pause=pause)
+    file_facts = pixels.inspect_files(index, settings.pixels, session)
     device = processes.device.type
     size = image_size(settings.training, longest_sides=longest_sides(file_facts), device=device)
     with tempfile.TemporaryDirectory() as scratch:
-        decoded = pixels.decode(
-            index, file_facts, settings.pixels, watcher, size=size, scratch=Path(scratch), pause=pause
-        )
+        decoded = pixels.decode(index, file_facts, settings.pixels, session, size=size, scratch=Path(scratch))
         if len(decoded.rows) == 0:
             raise InputError(
                 f"{index.root}: no image can be read ({decoded.file_facts.status[0]}).", "Is --root right?"
             )
-        pairs = near_duplicates(decoded.pixels, watcher, pause)
+        pairs = near_duplicates(decoded.pixels, session)
     file_facts, rows = decoded.file_facts, decoded.rows
     alike = [(int(rows[a]), int(rows[b])) for a, b in pairs if file_facts.sha256[rows[a]] != file_facts.sha256[rows[b]]]
     found = [

@@ -25,24 +25,24 @@ from noisesieve.commands.scan import scan
 from noisesieve.core.command_settings import EvaluateSettings
 from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.files import atomic_write, digest
-from noisesieve.core.progress import Stop, Watcher
+from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, Index, Ints
 from noisesieve.report import Report, read_report
 from noisesieve.report.summary import wilson_interval
 
 
-def evaluate(run: Path, settings: EvaluateSettings, *, watcher: Watcher, stop: Stop) -> dict[str, Any]:
+def evaluate(run: Path, settings: EvaluateSettings, *, session: Session) -> dict[str, Any]:
     """Evaluate a run with right labels, or with planted flips."""
     report = read_report(run)
     if settings.plant is None:
-        return _evaluate_with_truth(report, settings, watcher)
-    return _evaluate_by_planting(report, settings, settings.plant, watcher, stop)
+        return _evaluate_with_truth(report, settings, session)
+    return _evaluate_by_planting(report, settings, settings.plant, session)
 
 
-def _evaluate_with_truth(report: Report, settings: EvaluateSettings, watcher: Watcher) -> dict[str, Any]:
+def _evaluate_with_truth(report: Report, settings: EvaluateSettings, session: Session) -> dict[str, Any]:
     """Return precision, recall, ranking and calibration against the right labels, and write the chart."""
     target = settings.picture or report.path.parent / "evaluation.svg"
-    right = truth.find_truth(labelled_rows(report), settings.truth, watcher)
+    right = truth.find_truth(labelled_rows(report), settings.truth, session)
     rows = EvaluatedRows(report, right)
     document = evaluate_rows(rows)
     drawing = draw_evaluation(rows, f"{report.path.parent.name}: margins and ranking")
@@ -52,27 +52,25 @@ def _evaluate_with_truth(report: Report, settings: EvaluateSettings, watcher: Wa
     except OutputError as error:
         if settings.picture is not None:
             raise
-        watcher.warn(f"The chart was not written: {error.problem} Choose another path with --picture.")
+        session.warn(f"The chart was not written: {error.problem} Choose another path with --picture.")
         return {"run": str(report.path.parent), "picture": None, **document}
     return {"run": str(report.path.parent), "picture": str(target), **document}
 
 
-def _evaluate_by_planting(
-    report: Report, settings: EvaluateSettings, share: float, watcher: Watcher, stop: Stop
-) -> dict[str, Any]:
+def _evaluate_by_planting(report: Report, settings: EvaluateSettings, share: float, session: Session) -> dict[str, Any]:
     """Plant flips into `share` of the clean rows, scan again, and measure on the rows that were clean before."""
     scanned, seed = settings_of_run(report, settings.data, settings.root), settings.seed
     clean = report.verdicts == "clean"
     chosen, labels = draw_flips(report, clean, share=share, seed=seed)
-    mark = digest({"run": report.facts["settings"], "data": report.facts["fingerprint"]})[:8]
+    mark = digest({"run": report.facts.settings, "data": report.facts.fingerprint})[:8]
     folder = report.path.parent / f"planted-{share:g}-seed-{seed}-{mark}"  # one folder per run that was evaluated
-    watcher.note(f"{len(chosen):,} flips planted into {int(clean.sum()):,} clean rows; scanning into {folder}.")
+    session.note(f"{len(chosen):,} flips planted into {int(clean.sum()):,} clean rows; scanning into {folder}.")
     again = scan(
         replace(scanned, output=folder, review=False),
-        watcher=watcher,
-        stop=stop,
+        session=session,
         change=_relabel(report, chosen, labels),
     )
+    assert again is not None  # there is one process
     planted = np.zeros(len(clean), dtype=np.bool_)
     planted[chosen] = True
     return _measure_planted(report, again, planted, clean)
@@ -80,7 +78,7 @@ def _evaluate_by_planting(
 
 def draw_flips(report: Report, clean: Bools, *, share: float, seed: int) -> tuple[Ints, list[str]]:
     """Choose clean rows and new labels; pairs are sampled in proportion to their count among suspects, plus one."""
-    classes: list[str] = report.facts["classes"]
+    classes: list[str] = report.facts.classes
     number = {name: i for i, name in enumerate(classes)}
     rows = np.flatnonzero(clean)
     count = round(share * len(rows))
@@ -124,7 +122,7 @@ def _measure_planted(before: Report, after: Report, planted: Bools, clean: Bools
     part = after.table.take(pa.array(rows))
     suspects = before.verdicts == "corrupted"
     false_rate = int((flagged & ~wrong).sum()) / max(1, int((~wrong).sum()))
-    rate = before.summary["estimate"]["noise_rate"]
+    rate = before.summary.estimate.noise_rate or 0.0
     hits = rate * (found.recall or 0.0)
     probabilities = part["corruption_probability"].to_numpy().astype(np.float64)
     return {
@@ -142,5 +140,5 @@ def _measure_planted(before: Report, after: Report, planted: Bools, clean: Bools
         "suspects_found_again": int((verdict[suspects] == "corrupted").sum()),
         "suspects": int(suspects.sum()),
         # Classes with every row flagged: flips into them are always found, so the figures mean nothing.
-        "lost_classes": [r["label"] for r in before.summary["classes"] if r["of"] and r["corrupted"] == r["of"]],
+        "lost_classes": [r.label for r in before.summary.classes if r.of and r.corrupted == r.of],
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from noisesieve import pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run
 from noisesieve.core.command_settings import ExplainSettings
 from noisesieve.core.errors import NoisesieveError, StateError
-from noisesieve.core.progress import Watcher
+from noisesieve.core.progress import Session
 from noisesieve.core.records import Index, Ints
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.networks.embed import embed
@@ -30,9 +29,7 @@ SCORES = ("loss", "regularizer", "regularized_loss", "threshold", "margin")
 LABELS = ("predicted_label", "predicted_probability", "label_probability", "suggested_label", "corruption_probability")
 
 
-def explain(
-    run: Path, name: str, settings: ExplainSettings, *, watcher: Watcher, pause: Callable[[], None]
-) -> dict[str, Any]:
+def explain(run: Path, name: str, settings: ExplainSettings, *, session: Session) -> dict[str, Any]:
     """Return everything that a run stores about one row, found by id, path or row number."""
     report = read_report(run)
     row = find_row(report, name)
@@ -42,9 +39,9 @@ def explain(
         **{key: facts[key] for key in ("row", "id", "path", "label", "status", "verdict", "paper_verdict", "rank")},
         "of": len(report.table) - report.table["rank"].null_count,
         **{key: facts[key] for key in (*SCORES, *LABELS, "flagged_epochs", "low_evidence", "sha256")},
-        "beta": report.facts["beta"],
-        "sieve_eps": report.facts["sieve_eps"],
-        "classes": len(report.facts["classes"]),
+        "beta": report.facts.beta,
+        "sieve_eps": report.facts.sieve_eps,
+        "classes": len(report.facts.classes),
         "top": list(zip(facts["top_labels"], facts["top_probabilities"], strict=True)) if readable else [],
         "margin_history": margin_history_of(report, row),
         "file": None,
@@ -55,12 +52,12 @@ def explain(
     except NoisesieveError as error:
         if settings.data is not None or settings.root is not None:
             raise
-        watcher.warn(f"Similar images are left out: {error}")
+        session.warn(f"Similar images are left out: {error}")
         return document
     location = index.locate(row)
     document["file"] = location.file if location.column is None else None
     if readable:
-        document["neighbours"] = nearest_clean_images(report, index, row, watcher, pause)
+        document["neighbours"] = nearest_clean_images(report, index, row, session)
     return document
 
 
@@ -76,18 +73,16 @@ def margin_history_of(report: Report, row: int) -> dict[str, Any] | None:
     if len(stored) == 0:
         return None
     margins = stored["margins"][0].as_py()
-    training = report.summary["training"]
+    training = report.summary.training.facts
     return {
-        "first_epoch": training["epochs"] - len(margins) + 1,
-        "last_epoch": training["epochs"],
+        "first_epoch": training.epochs - len(margins) + 1,
+        "last_epoch": training.epochs,
         "margins": margins,
-        "loop_eps": training["loop_eps"],
+        "loop_eps": training.loop_eps,
     }
 
 
-def nearest_clean_images(
-    report: Report, index: Index, row: int, watcher: Watcher, pause: Callable[[], None]
-) -> list[dict[str, Any]]:
+def nearest_clean_images(report: Report, index: Index, row: int, session: Session) -> list[dict[str, Any]]:
     """Return the most similar clean images of the given and of the suggested class, by the network's features."""
     model = load_model(report.path.parent, torch.device("cpu"))
     labels, verdicts = np.array(report.table["label"].to_pylist(), dtype=object), report.verdicts
@@ -101,22 +96,21 @@ def nearest_clean_images(
     rows = np.unique(np.concatenate(([row], *groups.values()))).astype(np.int64)
     part = index.take(rows)
     settings = replace(pixel_settings_of_run(report), cache=False)  # few images: no cache entry of their own
-    file_facts = pixels.inspect_files(part, settings, watcher, pause=pause)
+    file_facts = pixels.inspect_files(part, settings, session)
     decoded = pixels.decode(
         part,
         file_facts,
         settings,
-        watcher,
+        session,
         size=model.image_size,
         scratch=report.path.parent / "scratch",
-        pause=pause,
     )
     readable = rows[decoded.rows]
     loader = BatchLoader(decoded.pixels, torch.device("cpu"), statistics=model.statistics)
     features = normalize(embed(model.network, loader, len(readable), flip=model.flip), dim=1)
     position = {int(r): i for i, r in enumerate(readable.tolist())}
     if row not in position or file_facts.sha256[int(np.searchsorted(rows, row))] != facts["sha256"]:
-        watcher.warn("The image is missing or changed since the run: no similar images.")
+        session.warn("The image is missing or changed since the run: no similar images.")
         return []
     similarity = (features @ features[position[row]]).tolist()
     ids = report.table["id"].to_pylist()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, r
 from noisesieve.core.command_settings import ExportSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import atomic_output
-from noisesieve.core.progress import Watcher
+from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
 from noisesieve.core.settings import PixelSettings
 from noisesieve.exports import EXPORTS, ExportFormat, ExportJob, select_rows
@@ -28,7 +27,7 @@ from noisesieve.sources.table import KINDS
 FILE_WORDS = {"corrupted": "suspects", "clean": "clean", "all": "all"}  # --only → word in the default file name
 
 
-def export(run: Path, settings: ExportSettings, *, watcher: Watcher, pause: Callable[[], None]) -> dict[str, Any]:
+def export(run: Path, settings: ExportSettings, *, session: Session) -> dict[str, Any]:
     """Write rows of a run in one of the formats of EXPORTS, and return what was written and the next steps."""
     report, kind = read_report(run), EXPORTS[settings.to]
     out = settings.output or report.path.parent / kind.name.format(only=FILE_WORDS[settings.only])
@@ -43,7 +42,7 @@ def export(run: Path, settings: ExportSettings, *, watcher: Watcher, pause: Call
     with atomic_output(out, folder=kind.folder, force=settings.force) as target:
         job = ExportJob(
             table=chosen,
-            classes=report.facts["classes"],
+            classes=report.facts.classes,
             out=target,
             shown=out,
             version=__version__,
@@ -52,7 +51,7 @@ def export(run: Path, settings: ExportSettings, *, watcher: Watcher, pause: Call
         )
         if kind.images:
             index = index_of_run(report, settings.data, settings.root)
-            job = _with_images(job, kind, index, settings, pixel_settings_of_run(report), watcher, pause)
+            job = _with_images(job, kind, index, settings, pixel_settings_of_run(report), session)
         result = kind.write(job)
     return {
         "output": str(out),
@@ -69,8 +68,7 @@ def _with_images(
     index: Index,
     settings: ExportSettings,
     pixel_settings: PixelSettings,
-    watcher: Watcher,
-    pause: Callable[[], None],
+    session: Session,
 ) -> ExportJob:
     """Return the job with what its format needs of the images: files, sizes or bytes."""
     rows, hashes = job.table["row"].to_pylist(), job.table["sha256"].to_pylist()
@@ -83,7 +81,7 @@ def _with_images(
         )
 
     def fetch(i: int) -> bytes:
-        pause()
+        session.pause()
         try:
             blob = pixels.fetch(locations[i])
         except Unreadable as error:
@@ -95,9 +93,9 @@ def _with_images(
     sizes = None
     if kind.images == "sizes":
         chosen = np.array(rows, dtype=np.int64)
-        file_facts = pixels.inspect_files(index, pixel_settings, watcher, rows=chosen, pause=pause)
+        file_facts = pixels.inspect_files(index, pixel_settings, session, rows=chosen)
         sizes = list(zip(file_facts.width.tolist(), file_facts.height.tolist(), strict=True))
         if lost := int((~file_facts.readable).sum()):
-            watcher.warn(f"{lost:,} images cannot be read any more: their size is given as 0 x 0.")
+            session.warn(f"{lost:,} images cannot be read any more: their size is given as 0 x 0.")
     files = [None if embedded else location.file for location in locations]
     return replace(job, root=index.root.resolve(), files=files, sizes=sizes, fetch=fetch)

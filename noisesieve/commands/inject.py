@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import numpy as np
 from noisesieve import noise, pixels, sources
 from noisesieve.core.command_settings import InjectSettings
 from noisesieve.core.errors import InputError, OutputError
-from noisesieve.core.progress import NullWatcher, Watcher
+from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, Bytes, Index, Ints
 from noisesieve.core.settings import PixelSettings
 from noisesieve.core.text import natural_key
@@ -36,34 +35,31 @@ class PlantedNoise:
     unreadable: int | None = None  # unreadable rows, which instance noise does not flip; None: images were not read
 
 
-def inject(
-    settings: InjectSettings, *, watcher: Watcher | None = None, pause: Callable[[], None] = lambda: None
-) -> tuple[PlantedNoise, Path | None]:
+def inject(settings: InjectSettings, *, session: Session | None = None) -> tuple[PlantedNoise, Path | None]:
     """Write a table with planted flips. Also returns the --root to read it with, or None if it needs none."""
-    watcher = watcher or NullWatcher()
+    session = session or Session()
     if settings.output.exists() and not settings.force:
         raise OutputError(f"{settings.output}: exists already.", "Choose another name with -o, or pass --force.")
     index = sources.read(settings.source)
     table_kind(index, settings.source, settings.output)  # refuse a wrong name before the images are read
-    _refuse_missing_images(index, watcher)
+    _refuse_missing_images(index, session)
     if index.carried is not None and "true_label" in index.carried.column_names:
-        watcher.warn("The table has a column true_label already: it becomes user_true_label.")
+        session.warn("The table has a column true_label already: it becomes user_true_label.")
     for note in index.notes:
-        watcher.note(note)
+        session.note(note)
     planted = plant_noise(
         index,
         settings.pixels,
         kind=settings.noise,
         rate=settings.rate,
         seed=settings.seed,
-        watcher=watcher,
-        pause=pause,
+        session=session,
     )
     root = write_index(index, settings.source, settings.output, labels=planted.labels, truth=index.labels)
     return planted, root
 
 
-def _refuse_missing_images(index: Index, watcher: Watcher) -> None:
+def _refuse_missing_images(index: Index, session: Session) -> None:
     """Refuse a table none of whose images exists: the error would otherwise appear only in the scan."""
     if index.kind == "folder" or index.locate(0).column is not None:
         return
@@ -71,7 +67,7 @@ def _refuse_missing_images(index: Index, watcher: Watcher) -> None:
     if len(missing) == len(index):
         raise InputError(f"{index.locate(0).file}: missing, as is every image of the table.", "Is --root right?")
     if missing:
-        watcher.warn(f"{len(missing):,} of {len(index):,} images are missing, such as {index.paths[missing[0]]!r}.")
+        session.warn(f"{len(missing):,} of {len(index):,} images are missing, such as {index.paths[missing[0]]!r}.")
 
 
 def plant_noise(
@@ -81,8 +77,7 @@ def plant_noise(
     kind: str,
     rate: float,
     seed: int,
-    watcher: Watcher,
-    pause: Callable[[], None] = lambda: None,
+    session: Session,
 ) -> PlantedNoise:
     """Flip labels of an index with symmetric, asymmetric or instance-dependent noise."""
     classes = sorted(set(index.labels), key=natural_key)
@@ -90,7 +85,7 @@ def plant_noise(
     rng = np.random.default_rng(seed)
     unreadable = None
     if kind == "instance":
-        rows, images = _read_images(index, pixel_settings, watcher, pause)
+        rows, images = _read_images(index, pixel_settings, session)
         unreadable = len(index) - len(rows)
         after = before.copy()
         after[rows] = noise.instance(images, before[rows], len(classes), rate=rate, rng=rng)
@@ -108,13 +103,11 @@ def plant_noise(
     )
 
 
-def _read_images(
-    index: Index, settings: PixelSettings, watcher: Watcher, pause: Callable[[], None]
-) -> tuple[Ints, Bytes]:
+def _read_images(index: Index, settings: PixelSettings, session: Session) -> tuple[Ints, Bytes]:
     """Return the readable rows and their images, (N, 32, 32, 3)."""
-    facts = pixels.inspect_files(index, settings, watcher, pause=pause)
+    facts = pixels.inspect_files(index, settings, session)
     with tempfile.TemporaryDirectory() as scratch:
-        decoded = pixels.decode(index, facts, settings, watcher, size=INSTANCE_SIZE, scratch=Path(scratch), pause=pause)
+        decoded = pixels.decode(index, facts, settings, session, size=INSTANCE_SIZE, scratch=Path(scratch))
         if len(decoded.rows) == 0:
             raise InputError(f"{index.root}: no image can be read.", "Is --root right?")
         blocks = np.array_split(np.arange(len(decoded.rows)), -(-len(decoded.rows) // BLOCK))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, r
 from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import atomic_write
-from noisesieve.core.progress import Watcher
+from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
 from noisesieve.core.text import leads_out
 from noisesieve.report import Report, read_report
@@ -31,7 +30,7 @@ class ReviewResult:
     shown: int
 
 
-def review(run: Path, settings: ReviewSettings, *, watcher: Watcher, pause: Callable[[], None]) -> ReviewResult:
+def review(run: Path, settings: ReviewSettings, *, session: Session) -> ReviewResult:
     """Write the review page of a finished run."""
     report = read_report(run)
     page = settings.output or report.path.parent / "review.html"
@@ -39,14 +38,12 @@ def review(run: Path, settings: ReviewSettings, *, watcher: Watcher, pause: Call
     if settings.output is not None and page.exists() and not settings.force:
         raise OutputError(f"{page}: exists already.", "Choose another name with -o, or pass --force.")
     index = index_of_run(report, settings.data, settings.root)
-    write_review(report, index, page, limit=settings.limit, watcher=watcher, pause=pause)
+    write_review(report, index, page, limit=settings.limit, session=session)
     suspects = len(report.corrupted)
     return ReviewResult(page, suspects, min(settings.limit, suspects))
 
 
-def write_review(
-    report: Report, index: Index, page: Path, *, limit: int, watcher: Watcher, pause: Callable[[], None]
-) -> None:
+def write_review(report: Report, index: Index, page: Path, *, limit: int, session: Session) -> None:
     """Write the page. An image that changed since the run, or is outside the dataset, is not shown."""
     rows = choose_rows(report, limit)
     paths, hashes = report.table["path"].to_pylist(), report.table["sha256"].to_pylist()
@@ -55,14 +52,13 @@ def write_review(
         index,
         inside,
         pixel_settings_of_run(report),
-        watcher,
+        session,
         sha256=[hashes[row] for row in inside.tolist()],
         longest=THUMBNAIL,
-        pause=pause,
     )
     images = dict(zip(inside.tolist(), thumbnails, strict=True))
     text = render_page(build_page_data(report, rows, [images.get(row) for row in rows.tolist()]))
     with atomic_write(page) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
     if lost := sum(thumbnail is None for thumbnail in thumbnails):
-        watcher.warn(f"{lost:,} images are missing or changed since the run: the page does not show them.")
+        session.warn(f"{lost:,} images are missing or changed since the run: the page does not show them.")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from noisesieve.core.command_settings import WaiveSettings
 from noisesieve.core.errors import InputError
-from noisesieve.core.progress import Watcher
+from noisesieve.core.progress import Session
 from noisesieve.report import find_rows, read_report
 from noisesieve.report.waivers import Waiver, add_waivers
 
@@ -22,7 +22,7 @@ class WaiveResult:
     added: int
 
 
-def waive(source: Path, names: Sequence[str], settings: WaiveSettings, *, watcher: Watcher) -> WaiveResult:
+def waive(source: Path, names: Sequence[str], settings: WaiveSettings, *, session: Session) -> WaiveResult:
     """Add waivers for these rows of a run, or of a report that `check` wrote."""
     report = read_report(source)
     rows = report.table.take(find_rows(report, names)).to_pylist()
@@ -30,7 +30,7 @@ def waive(source: Path, names: Sequence[str], settings: WaiveSettings, *, watche
         if row["status"] != "ok":
             raise InputError(f"{row['id']}: cannot be read ({row['status']}), so it cannot have been reviewed.")
         if row["verdict"] != "corrupted":
-            watcher.note(f"{row['id']}: is {row['verdict']} and needs no waiver.")
+            session.note(f"{row['id']}: is {row['verdict']} and needs no waiver.")
     reason = settings.reason.strip()
     today = datetime.date.today().isoformat()
     waivers = [Waiver(row["sha256"], row["label"], row["path"] or row["id"], reason, today) for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from noisesieve.core.errors import InputError, OutputError
 
+Json = dict[str, Any]  # a JSON object whose content is open, or described by a schema in report/schemas
 MARK = ".noisesieve"  # marks a folder that noisesieve created and may replace
 
 
@@ -126,6 +128,17 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's bytes, as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def sha256_of_weights(path: Path) -> str:
+    """Return the SHA-256 of a large file that is asked for several times: hashed again only if it was written to."""
+    facts = path.stat()
+    return _sha256_by_facts(path, facts.st_size, facts.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=16)
+def _sha256_by_facts(path: Path, size: int, modified: int) -> str:
+    return sha256_of(path)
 
 
 def digest(document: Any) -> str:

@@ -97,14 +97,15 @@ def default_of(kind: type, name: str) -> Any:
     """Return the default of an option, also of nested settings; REQUIRED if it has none."""
     hints = typing.get_type_hints(kind)
     for item in fields(kind):
-        if item.name == name:
+        if dataclasses.is_dataclass(hints[item.name]):
+            if name in option_fields(hints[item.name]):
+                return default_of(hints[item.name], name)
+        elif item.name == name:
             return item.default
-        if dataclasses.is_dataclass(hints[item.name]) and name in option_fields(hints[item.name]):
-            return default_of(hints[item.name], name)
     raise KeyError(name)
 
 
-def build(kind: type[S], values: Mapping[str, object]) -> S:
+def build_settings(kind: type[S], values: Mapping[str, object]) -> S:
     """Return settings from flat options, as in the command line and the Python API. Unknown names are refused."""
     left = dict(values)
     made = _build(kind, left)
@@ -119,7 +120,7 @@ def _build(kind: type[S], left: dict[str, object]) -> S:
     own: dict[str, object] = {}
     for item in fields(kind):  # type: ignore[arg-type]
         hint, declared = hints[item.name], item.metadata.get("option")
-        if dataclasses.is_dataclass(hint) and item.name not in left:
+        if dataclasses.is_dataclass(hint) and not dataclasses.is_dataclass(left.get(item.name)):
             own[item.name] = _build(hint, left)  # type: ignore[arg-type]
         elif item.name in left:
             own[item.name] = _converted(left.pop(item.name), hint, declared, item.name)

@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from noisesieve.core.errors import Stopped
 
-Stop = Callable[[], Stopped | None]  # returns the error to raise if the run was asked to stop, else None
-
-
-def warn_all(watcher: Watcher, lines: list[str], most: int = 20) -> None:
-    """Warn with the first `most` lines, then with a count of the rest."""
-    for line in lines[:most]:
-        watcher.warn(line)
-    if len(lines) > most:
-        watcher.warn(f"… and {len(lines) - most:,} more")
-
-
-def pause_of(stop: Stop) -> Callable[[], None]:
-    """Return a function that raises `Stopped` if a stop was requested. Called between two pieces of work."""
-
-    def pause() -> None:
-        if (stopped := stop()) is not None:
-            raise stopped
-
-    return pause
+Stop = Callable[[], Stopped | None]  # returns the error to raise if a stop was requested, else None
 
 
 class Watcher(Protocol):
@@ -55,3 +38,47 @@ class NullWatcher:
     def stage(self, name: str, total: int) -> None: ...
     def advance(self, done: int = 1, **facts: Any) -> None: ...
     def finish(self) -> None: ...
+
+
+def never() -> None:
+    """No stop is requested."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """One running command: who watches it, and whether it was asked to stop."""
+
+    watcher: Watcher = field(default_factory=NullWatcher)
+    stop: Stop = never
+
+    def pause(self) -> None:
+        """Raise `Stopped` if a stop was requested. Called between two pieces of work."""
+        if (stopped := self.stop()) is not None:
+            raise stopped
+
+    def note(self, text: str) -> None:
+        """Show a line of information."""
+        self.watcher.note(text)
+
+    def warn(self, text: str) -> None:
+        """Show a warning."""
+        self.watcher.warn(text)
+
+    def warn_all(self, lines: list[str], most: int = 20) -> None:
+        """Warn with the first `most` lines, then with a count of the rest."""
+        for line in lines[:most]:
+            self.warn(line)
+        if len(lines) > most:
+            self.warn(f"… and {len(lines) - most:,} more")
+
+    def stage(self, name: str, total: int) -> None:
+        """Start a progress bar over `total` items."""
+        self.watcher.stage(name, total)
+
+    def advance(self, done: int = 1, **facts: Any) -> None:
+        """Add `done` finished items to the bar."""
+        self.watcher.advance(done, **facts)
+
+    def finish(self) -> None:
+        """Close the progress bar."""
+        self.watcher.finish()

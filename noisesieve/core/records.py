@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -102,6 +102,39 @@ class Pixels(Protocol):
 
 
 @dataclass(frozen=True)
+class EpochRow:
+    """One row of history.parquet."""
+
+    epoch: int
+    phase: str
+    beta: float
+    learning_rate: float
+    train_loss: float | None
+    kept: int
+    flagged: int
+    undecided: int
+    steps: int
+    skipped_steps: int
+    train_seconds: float
+    score_seconds: float
+    images_per_second: float
+
+
+@dataclass(frozen=True)
+class TrainingFacts:
+    """What was chosen during training."""
+
+    warmup_epochs: int
+    epochs: int
+    sieve_start: int
+    flip: bool
+    held_out: int  # rows that chose the length of the warm-up; on the frozen path all rows are scored out of fold
+    held_out_agreement: list[float]  # mean probability of their given labels, at each evaluation
+    loop_eps: float
+    heads: int | None = None  # None: a network was trained
+
+
+@dataclass(frozen=True)
 class Scores:
     """The result of training: class probabilities of every readable row, and the history of the training."""
 
@@ -109,8 +142,8 @@ class Scores:
     flagged_epochs: Floats | None  # (N,) share of the sieve epochs in which the row was dropped; None: no training
     prior: Floats  # (K,)
     beta: float
-    history: list[dict[str, Any]]
-    facts: dict[str, Any]  # what was chosen during training: flips, length of the warm-up
+    history: list[EpochRow]
+    facts: TrainingFacts | None  # None: no training
     # (N,) True where CE snapshot and regularized network predict different other classes; None: no snapshot
     disagree: Bools | None = None
     # (N, 2) from the saved weights alone: probability of the given label, and 1 where they flag the row

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from noisesieve.core.errors import UsageError
-from noisesieve.core.options import Settings, build, option, parse_bytes
+from noisesieve.core.options import Settings, build_settings, option, parse_bytes
 
 DATA, OUTPUT, NETWORK, TRAINING, MACHINE, GATE = "Data", "Output", "Network", "Training", "Machine", "Gate"
 KEYWORDS = ("none", "imagenet", "lite0")  # of --weights
@@ -212,4 +212,4 @@ class ScanSettings(Settings):
 
 def scan_settings(path: str | Path, **options: object) -> ScanSettings:
     """Return the settings of a scan from flat options such as `epochs=20`."""
-    return build(ScanSettings, {"path": path, "limit_seed": options.get("seed", 0), **options})
+    return build_settings(ScanSettings, {"path": path, "limit_seed": options.get("seed", 0), **options})

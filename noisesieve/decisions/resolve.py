@@ -83,7 +83,7 @@ class _RunRows:
         self.labels: list[str] = table["label"].to_pylist()
         self.hashes = table["sha256"].to_pylist()
         self.suggested = table["suggested_label"].to_pylist()
-        self.classes = set(report.facts["classes"]) | set(self.labels)
+        self.classes = set(report.facts.classes) | set(self.labels)
         self.by_id = {name: {row} for row, name in enumerate(self.ids)}
         self.by_path: dict[str, set[int]] = {}
         for row, path in enumerate(table["path"].to_pylist()):

@@ -6,14 +6,14 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
 from noisesieve.core.errors import StateError
-from noisesieve.core.files import atomic_write
+from noisesieve.core.files import Json, atomic_write
 
 DIGEST = 32  # bytes of SHA-256 at the end of the file
 KEPT = 2
@@ -22,8 +22,8 @@ KEPT = 2
 class CheckpointStore(Protocol):
     """Stores the state of a training and returns it."""
 
-    def save(self, number: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None: ...
-    def latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None: ...
+    def save(self, number: int, tensors: dict[str, Tensor], facts: Json) -> None: ...
+    def latest(self) -> tuple[dict[str, Tensor], Json] | None: ...
 
 
 class Checkpoints:
@@ -34,7 +34,7 @@ class Checkpoints:
         self._identity = identity  # hash of settings and data; a checkpoint of another run is refused
         self._warn = warn
 
-    def save(self, number: int, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    def save(self, number: int, tensors: dict[str, Tensor], facts: Json) -> None:
         """Write checkpoint `number` atomically, then delete all but the last two."""
         metadata = {"identity": self._identity, "facts": json.dumps(facts)}
         blob = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, metadata)
@@ -44,7 +44,7 @@ class Checkpoints:
         for old in self._files()[:-KEPT]:
             old.unlink(missing_ok=True)
 
-    def latest(self) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+    def latest(self) -> tuple[dict[str, Tensor], Json] | None:
         """Return the newest undamaged checkpoint, or None if there is none yet. Warns of a damaged one."""
         files = self._files()
         for file in reversed(files):

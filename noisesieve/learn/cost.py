@@ -16,7 +16,7 @@ from noisesieve.learn.second_opinion import SNAPSHOT_EPOCHS
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """Upper bounds of the cost of a run on this machine."""
 
     seconds: float
@@ -25,7 +25,7 @@ class Estimate:
     images_per_second: float
 
 
-def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -> Estimate:
+def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -> CostEstimate:
     """Time a few training steps on blank images and multiply by the number of steps."""
     batch = min(recipe.batch_size, 64 if recipe.backbone in ("resnet8", "resnet20") else 8)
     model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=0)
@@ -43,7 +43,7 @@ def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -
         scored = recipe.epochs - recipe.sieve_start + 2 + min(SNAPSHOT_EPOCHS, recipe.settle_epochs)
         passes = recipe.epochs + scored * views / 3  # a forward pass costs about a third of a step
         memory = 7 * weights + rows * classes * 32 + 600 * 2**20
-    return Estimate(
+    return CostEstimate(
         seconds=rows * passes / rate,
         memory_bytes=int(memory),
         cache_bytes=rows * recipe.image_size**2 * 3,

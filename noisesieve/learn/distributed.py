@@ -10,11 +10,13 @@ import datetime
 import itertools
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from noisesieve.core.progress import Session
 from noisesieve.learn.device import choose_device
 
 TIMEOUT = datetime.timedelta(minutes=10)  # per exchange; while rank 0 decodes, the others wait in `broadcast`
@@ -103,6 +105,11 @@ class Processes:
             return rows
         return rows.tensor_split(self.size)[self.rank]
 
+    def rows_of_rank(self, batch: Tensor) -> Tensor:
+        """Return this rank's rows of a batch. A rank without rows runs the first one, with weight zero in the loss."""
+        mine = batch[self.rank :: self.size]
+        return mine if len(mine) else batch[:1]
+
     def gather(self, part: Tensor, total: int) -> Tensor:
         """Concatenate the parts of all ranks, in order, on every rank's CPU; there are `total` rows in all."""
         if self.size == 1:
@@ -120,6 +127,23 @@ class Processes:
             for rank, received in enumerate(blocks):
                 collected[rank].append(received.cpu())
         return torch.cat([torch.cat(blocks)[:length] for blocks, length in zip(collected, lengths, strict=True)])
+
+
+@dataclass(frozen=True)
+class TrainingSession(Session):
+    """A session that trains: also the processes that take part."""
+
+    processes: Processes = field(default_factory=Processes)
+
+    @classmethod
+    def join(cls, device_name: str, session: Session | None = None) -> TrainingSession:
+        """Return the session with the processes that torchrun started, or with this process alone."""
+        session = session or Session()
+        return cls(session.watcher, session.stop, Processes.join(device_name))
+
+    @property
+    def device(self) -> torch.device:
+        return self.processes.device
 
 
 def _leave() -> None:

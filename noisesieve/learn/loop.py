@@ -8,22 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from dataclasses import asdict
+from typing import NoReturn
 
 import torch
 from torch import Tensor
 
 from noisesieve.core.errors import Stopped, TrainingError
-from noisesieve.core.progress import Watcher
+from noisesieve.core.files import Json
 from noisesieve.core.recipes import NetworkRecipe
-from noisesieve.core.records import Scores
+from noisesieve.core.records import EpochRow, Scores, TrainingFacts
 from noisesieve.learn import second_opinion, warmup
 from noisesieve.learn.augment import augment, mix
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.checkpoint import CheckpointStore
 from noisesieve.learn.device import make_deterministic
-from noisesieve.learn.distributed import Processes
-from noisesieve.learn.history import HistoryRecorder
+from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.history import EpochTotals, epoch_row, progress_facts
 from noisesieve.learn.losses import mixed_loss
 from noisesieve.learn.networks.pretrained import statistics_of
 from noisesieve.learn.schedule import Schedule
@@ -41,34 +42,27 @@ class Loop:
 
     def __init__(
         self,
-        training_data: TrainingData,
+        data: TrainingData,
         recipe: NetworkRecipe,
+        session: TrainingSession,
         *,
-        processes: Processes,
-        watcher: Watcher,
         checkpoints: CheckpointStore | None,
-        stop: Callable[[], Stopped | None],
         observe: Callable[[Tensor, Tensor], None] | None = None,  # logits (B, K) and rows of every training step
     ) -> None:
-        make_deterministic(processes.device)
-        self.recipe, self.processes, self.watcher = recipe, processes, watcher
-        self.checkpoints, self.stop, self.observe = checkpoints, stop, observe
-        self.labels, self.trusted, self.score_only = (
-            training_data.labels,
-            training_data.trusted,
-            training_data.score_only,
-        )
-        self.rows = len(self.labels)
-        statistics = statistics_of(recipe.weights, recipe.backbone)
-        self.loader = BatchLoader(training_data.pixels, processes.device, statistics=statistics)
-        self.scorer = Scorer(self.loader, processes, training_data.classes, self.pause)
-        self.prior = training_data.prior(balanced=recipe.balanced)
-        self.device_prior = self.prior.float().to(processes.device)  # Metal has no float64
+        device, self.processes = session.device, session.processes
+        make_deterministic(device)
+        self.recipe, self.session, self.checkpoints, self.observe = recipe, session, checkpoints, observe
+        self.labels, self.trusted, self.rows = data.labels, data.trusted, len(data)
+        self.score_only = data.score_only
+        self.loader = BatchLoader(data.pixels, device, statistics=statistics_of(recipe.weights, recipe.backbone))
+        self.scorer = Scorer(self.loader, self.processes, data.classes, self.pause)
+        self.prior = data.prior(balanced=recipe.balanced)
+        self.device_prior = self.prior.float().to(device)  # Metal has no float64
         self.held_out = self.labels.new_zeros(0)
         if recipe.adaptive_warmup or recipe.flip is None:
             self.held_out = warmup.held_out_rows(self.labels, seed=recipe.seed)
         self.state = initial_state(
-            recipe, rows=self.rows, classes=training_data.classes, processes=processes, weights=training_data.weights
+            recipe, rows=self.rows, classes=data.classes, processes=self.processes, weights=data.weights
         )
         self.state.warmup = None if recipe.adaptive_warmup else recipe.warmup_epochs
         self.state.loop_eps = None if recipe.adaptive_eps else recipe.loop_eps
@@ -76,8 +70,7 @@ class Loop:
         if len(self.held_out) == 0:  # nothing to decide from: the full warm-up, and no flips unless asked for
             self.state.warmup = recipe.warmup_epochs
             self.state.flip = bool(recipe.flip)
-        self.recorder = HistoryRecorder(watcher)
-        self.resume_point: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+        self.resume_point: tuple[dict[str, Tensor], Json] | None = None
         self.saved_at = time.monotonic()
 
     @property
@@ -96,23 +89,27 @@ class Loop:
         state = self.state
         if self.checkpoints is not None and (found := self.checkpoints.latest()) is not None:
             state.restore(*found)
-            self.watcher.note(f"Resuming in epoch {state.epoch}, step {state.step}.")
-        self.watcher.stage("training", self.schedule.epochs * self.images)
-        self.watcher.advance((state.epoch - 1) * self.images)
+            self.session.note(f"Resuming in epoch {state.epoch}, step {state.step}.")
+        self.session.stage("training", self.schedule.epochs * self.images)
+        self.session.advance((state.epoch - 1) * self.images, resumed=True)
         while state.epoch <= self.schedule.epochs:
             if self.schedule.phase(state.epoch) == "settle" and not state.stashed:
                 state.stash_weights()
-            with self.recorder.timed("train"):
-                self.train_epoch()
-            with self.recorder.timed("score"):
-                kept, flagged, undecided_rows = self.score_epoch()
+            self.train_epoch()
+            start = time.monotonic()
+            kept, flagged, unclear = self.score_epoch()
             steps = len(self.epoch_batches())
-            self.recorder.record(
-                state, self.schedule, steps=steps, kept=kept, flagged=flagged, undecided=undecided_rows
+            row = epoch_row(
+                state.epoch,
+                self.schedule,
+                EpochTotals(**state.epoch_facts),
+                counts=(kept, flagged, unclear, steps),
+                score_seconds=time.monotonic() - start,
             )
+            state.history = [*state.history, asdict(row)]
             state.epoch, state.step, state.epoch_facts = state.epoch + 1, 0, {}
             self.save()
-        self.watcher.finish()
+        self.session.finish()
         return state, self.scores()
 
     def scores(self) -> Scores:
@@ -127,16 +124,16 @@ class Loop:
             flagged_epochs=(state.dropped.double() / sieve_epochs).numpy(),
             prior=self.prior.numpy(),
             beta=schedule.beta(schedule.epochs),
-            history=state.history,
-            facts={
-                "warmup_epochs": schedule.warmup,
-                "epochs": schedule.epochs,
-                "sieve_start": schedule.sieve_start,
-                "flip": bool(state.flip),
-                "held_out": len(self.held_out),
-                "held_out_agreement": state.agreement,
-                "loop_eps": state.loop_eps or self.recipe.loop_eps,
-            },
+            history=[EpochRow(**row) for row in state.history],
+            facts=TrainingFacts(
+                warmup_epochs=schedule.warmup,
+                epochs=schedule.epochs,
+                sieve_start=schedule.sieve_start,
+                flip=bool(state.flip),
+                held_out=len(self.held_out),
+                held_out_agreement=state.agreement,
+                loop_eps=state.loop_eps or self.recipe.loop_eps,
+            ),
             disagree=None if disagree is None else disagree.numpy(),
             margin_history=None if state.margin_history is None else state.margin_history.numpy(),
             saved_model_scores=None if state.saved_model_scores is None else state.saved_model_scores.numpy(),
@@ -147,23 +144,30 @@ class Loop:
 
     def train_epoch(self) -> None:
         """Run the remaining steps of this epoch."""
-        state = self.state
+        state, start = self.state, time.monotonic()
         batches = self.epoch_batches()
-        state.epoch_facts = state.epoch_facts or {"loss": 0.0, "kept": 0, "skipped": 0}
+        facts = state.epoch_facts = state.epoch_facts or vars(EpochTotals())
+        kept = int(state.keep.sum())
         state.model.train()
         todo = [self.batch_rows(batch) for batch in batches[state.step :]]
-        for images, (kept, mine) in zip(self.loader.batches([mine for _, mine in todo]), todo, strict=True):
-            stopping, saving = self.train_step(images, mine, kept, len(batches))
+        for images, (used, mine) in zip(self.loader.batches([mine for _, mine in todo]), todo, strict=True):
+            stopping, saving = self.train_step(images, mine, used, len(batches))
             state.step += 1
-            self.recorder.show(state, self.schedule, len(batches[state.step - 1]), self.images)
+            facts["seconds"], start = facts["seconds"] + time.monotonic() - start, time.monotonic()
+            count = len(batches[state.step - 1])
+            self.session.advance(
+                count,
+                total=self.schedule.epochs * self.images,
+                **progress_facts(state.epoch, self.schedule, kept=kept, rows=self.rows),
+            )
             if stopping:
                 self.halt()
             if saving:
                 self.save()
         self.processes.mean_(state.norm_buffers())
-        if state.epoch_facts["skipped"] > SKIPPED_SHARE * len(batches):
-            skipped = int(state.epoch_facts["skipped"])
-            self.watcher.warn(f"Epoch {state.epoch}: {skipped} of {len(batches)} batches had every row dropped.")
+        if facts["skipped"] > SKIPPED_SHARE * len(batches):
+            skipped = int(facts["skipped"])
+            self.session.warn(f"Epoch {state.epoch}: {skipped} of {len(batches)} batches had every row dropped.")
 
     def epoch_batches(self) -> list[Tensor]:
         """Return the batches of rows of this epoch; without the held-out rows during the warm-up."""
@@ -178,17 +182,16 @@ class Loop:
 
         These are the kept rows; with --score-pass train all rows, where dropped ones have weight zero in the loss.
         """
-        kept = batch if self.recipe.score_pass == "train" else batch[self.state.keep[batch]]
-        mine = kept[self.processes.rank :: self.processes.size]
-        return kept, mine if len(mine) else kept[:1]  # a rank without rows runs one row with weight zero
+        used = batch if self.recipe.score_pass == "train" else batch[self.state.keep[batch]]
+        return used, self.processes.rows_of_rank(used)
 
-    def train_step(self, images: Tensor, mine: Tensor, kept: Tensor, steps: int) -> tuple[bool, bool]:
+    def train_step(self, images: Tensor, mine: Tensor, used: Tensor, steps: int) -> tuple[bool, bool]:
         """Update the weights once; a batch without kept rows changes nothing. Returns (stop, save a checkpoint)."""
         state, recipe, processes, facts = self.state, self.recipe, self.processes, self.state.epoch_facts
-        count = int(state.keep[kept].sum())
+        count = int(state.keep[used].sum())
         if count == 0:
             facts["skipped"] += 1
-            return processes.size == 1 and self.stop() is not None, False
+            return processes.size == 1 and self.session.stop() is not None, False
         beta = self.schedule.beta(state.epoch)
         for group in state.optimizer.param_groups:
             group["lr"] = group["share"] * self.schedule.learning_rate(state.epoch, state.step / steps)
@@ -199,14 +202,14 @@ class Loop:
             views, partner, share = mix(views, generator, recipe.mixup)
         with state.precision.autocast():
             logits = state.model(views)
-        weight = state.keep[mine].float() / count * (processes.rank < len(kept))
+        weight = state.keep[mine].float() / count * (processes.rank < len(used))
         labels = self.labels[mine].to(processes.device)
         each = mixed_loss(logits, labels, labels[partner.to(processes.device)], share, self.device_prior, beta)
         loss = (each * weight.to(processes.device)).sum()
         scaler, parameters = state.precision.scaler, list(state.model.parameters())
         state.optimizer.zero_grad()
         scaler.scale(loss).backward()
-        signals = (self.stop() is not None, time.monotonic() - self.saved_at > SAVE_SECONDS)
+        signals = (self.session.stop() is not None, time.monotonic() - self.saved_at > SAVE_SECONDS)
         total, stopping, saving = processes.add_gradients(parameters, (float(loss.detach()), *map(float, signals)))
         scaler.unscale_(state.optimizer)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, recipe.clip_norm))
@@ -218,7 +221,7 @@ class Loop:
         facts["loss"] += total * count
         facts["kept"] += count
         if recipe.score_pass == "train":
-            self.sieve_batch(logits, kept, mine)
+            self.sieve_batch(logits, used)
         if self.observe is not None:
             self.observe(logits.detach(), mine)
         return stopping > 0, saving > 0
@@ -242,45 +245,58 @@ class Loop:
         self.resume_point = state.to_checkpoint()
         phase = self.schedule.phase(state.epoch)
         if phase == "warm-up" and len(self.held_out):
-            warmup.update_warmup(state, self.recipe, self.scorer, self.held_out, self.labels[self.held_out])
-            if self.observe is not None:  # these rows are in no training batch of the warm-up
-                self.observe(self.scorer.score(state, self.held_out).log(), self.held_out)
+            self.watch_warmup()
         if phase == "settle":
             second_opinion.record_snapshot(state, self.scorer, last=self.schedule.settled)
-        schedule = self.schedule  # read again: the end of the warm-up may just have been decided
-        kept = int(state.keep.sum())
+        kept, margins = int(state.keep.sum()), self.score_rows()
+        flagged, unclear = self.apply_scores(margins)
+        state.pending, self.resume_point = None, None
+        if phase == "settle" and state.epoch == self.schedule.settled:
+            state.restore_stash()  # at the end: a stop before this resumes from the start of this method
+        return kept, flagged, unclear
+
+    def watch_warmup(self) -> None:
+        """Decide from the held-out rows whether the warm-up ends, and whether to use flips."""
+        warmup.update_warmup(self.state, self.recipe, self.scorer, self.held_out, self.labels[self.held_out])
+        if self.observe is not None:  # these rows are in no training batch of the warm-up
+            self.observe(self.scorer.score(self.state, self.held_out).log(), self.held_out)
+
+    def score_rows(self) -> Tensor | None:
+        """Score all rows if the schedule asks for it, and return their margins, (N,); None if it does not."""
+        state, schedule, recipe = self.state, self.schedule, self.recipe
         if state.epoch >= schedule.sieve_start:
             state.dropped = state.dropped + (~state.keep).long()
         last, everything = state.epoch == schedule.epochs, torch.arange(self.rows)
-        margins = None
         sieved = state.epoch >= schedule.sieve_start or schedule.sieve_start > schedule.epochs  # or no sieve at all
-        averaged = sieved and state.epoch > schedule.epochs - self.recipe.average_epochs
-        if last or (averaged and self.recipe.score_pass == "eval"):
+        averaged = sieved and state.epoch > schedule.epochs - recipe.average_epochs
+        if last or (averaged and recipe.score_pass == "eval"):
             probs = self.scorer.score(state, everything)
             state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs
             state.prob_count += 1
             if last:
-                state.saved_model_scores = second_opinion.label_scores(probs, self.labels, self.recipe.sieve_eps)
-            margins = self.margins_of(probs, everything)
-        elif schedule.scores_after(state.epoch) and self.recipe.score_pass == "eval":
-            if state.loop_eps is None:  # the first scoring pass also chooses the floor of the loop
-                probs = self.scorer.score(state, everything)
-                state.loop_eps = second_opinion.choose_loop_eps(state, probs, self.labels, self.recipe)
-                margins = self.margins_of(probs, everything)
-            else:
-                margins = self.scorer.score(state, everything, reduce=self.margins_of)
+                state.saved_model_scores = second_opinion.label_scores(probs, self.labels, recipe.sieve_eps)
+            return self.margins_of(probs, everything)
+        if not schedule.scores_after(state.epoch) or recipe.score_pass != "eval":
+            return None
+        if state.loop_eps is not None:
+            return self.scorer.score(state, everything, reduce=self.margins_of)
+        probs = self.scorer.score(state, everything)  # the first scoring pass also chooses the floor of the loop
+        state.loop_eps = second_opinion.choose_loop_eps(state, probs, self.labels, recipe)
+        return self.margins_of(probs, everything)
+
+    def apply_scores(self, margins: Tensor | None) -> tuple[int, int]:
+        """Sieve by the margins of all rows, or by those of the training batches. Returns flagged and undecided rows."""
+        state = self.state
         if margins is not None:
             state.pending = margins < 0
             state.add_margins(margins)
-        if state.epoch == self.recipe.divide_at and state.pending is not None:
+        if state.pending is None:
+            return 0, 0
+        if state.epoch == self.recipe.divide_at:
             state.division = state.pending | self.trusted
-        flagged = 0 if state.pending is None else int((~state.pending).sum())
-        if state.pending is not None and not last:
+        if state.epoch != self.schedule.epochs:
             self.sieve(state.pending)
-        state.pending, self.resume_point = None, None
-        if phase == "settle" and state.epoch == schedule.settled:
-            state.restore_stash()  # at the end: a stop before this resumes from the start of this method
-        return kept, flagged, 0 if margins is None else undecided(margins)
+        return int((~state.pending).sum()), 0 if margins is None else undecided(margins)
 
     def margins_of(self, probs: Tensor, rows: Tensor) -> Tensor:
         """Return the margins (B,) of probabilities (B, K), with the floor of the loop."""
@@ -299,15 +315,17 @@ class Loop:
             )
         state.keep = clean
 
-    def sieve_batch(self, logits: Tensor, batch: Tensor, mine: Tensor) -> None:
+    def sieve_batch(self, logits: Tensor, batch: Tensor) -> None:
         """--score-pass train: set v for the next epoch from the augmented batch, as in the authors' code."""
-        state = self.state
-        gaps = self.margins_of(logits.detach().cpu().double().softmax(dim=1), mine)
-        clean = torch.zeros(self.rows)
-        clean[mine] = (gaps < 0).float() * (self.processes.rank < len(batch))
-        pending = state.keep.clone() if state.pending is None else state.pending  # rows in no batch keep their v
-        pending[batch] = self.processes.sum(clean[batch]) > 0
-        state.pending = pending
+        state, processes = self.state, self.processes
+        mine = processes.rows_of_rank(batch)
+        margins = self.margins_of(logits.detach().cpu().double().softmax(dim=1), mine)
+        clean = torch.zeros(len(batch))
+        if processes.rank < len(batch):
+            clean[processes.rank :: processes.size] = (margins < 0).float()
+        if state.pending is None:
+            state.pending = state.keep.clone()  # rows in no batch keep their v
+        state.pending[batch] = processes.sum(clean) > 0
 
     # Checkpoints.
 
@@ -321,10 +339,10 @@ class Loop:
 
     def pause(self) -> None:
         """Between two batches of scoring: stop if requested. Several ranks stop only at a training step, together."""
-        if self.processes.size == 1 and self.stop() is not None:
+        if self.processes.size == 1 and self.session.stop() is not None:
             self.halt()
 
     def halt(self) -> NoReturn:
         """Write a checkpoint and raise the stop."""
         self.save()
-        raise self.stop() or Stopped("Another rank was asked to stop.", exit_code=143)
+        raise self.session.stop() or Stopped("Another rank was asked to stop.", exit_code=143)

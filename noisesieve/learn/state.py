@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from noisesieve.core.files import Json
 from noisesieve.core.recipes import NetworkRecipe, RetrainRecipe
 from noisesieve.learn.device import Precision
 from noisesieve.learn.distributed import Processes
@@ -45,8 +45,8 @@ class TrainingState:
     flip: bool | None = None  # None: not tested yet
     loop_eps: float | None = None  # floor of the sieve in the loop; None: not chosen yet
     agreement: list[float] = field(default_factory=list)
-    epoch_facts: dict[str, float] = field(default_factory=dict)
-    history: list[dict[str, Any]] = field(default_factory=list)
+    epoch_facts: Json = field(default_factory=dict)  # sums over the steps of the current epoch
+    history: list[Json] = field(default_factory=list)  # one row per epoch
 
     _OPTIONAL = ("pending", "prob_sum", "ce_snapshot", "saved_model_scores", "division", "margin_history")
     _FACTS = (
@@ -63,12 +63,12 @@ class TrainingState:
         "history",
     )
 
-    def to_checkpoint(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def to_checkpoint(self) -> tuple[dict[str, Tensor], Json]:
         """Return the state as tensors and JSON facts."""
         tensors = self._weights() | {f"stashed.{name}": value for name, value in self.stashed.items()}
         tensors |= {"keep": self.keep, "dropped": self.dropped}
         tensors |= {name: value for name in self._OPTIONAL if (value := getattr(self, name)) is not None}
-        facts: dict[str, Any] = {name: copy.copy(getattr(self, name)) for name in self._FACTS}
+        facts: Json = {name: copy.copy(getattr(self, name)) for name in self._FACTS}
         facts["scaler"] = self.precision.scaler.state_dict()
         return tensors, facts
 
@@ -106,7 +106,7 @@ class TrainingState:
                 buffer = torch.empty_like(parameter).copy_(momentum[str(i)])  # the parameter's own memory layout
                 self.optimizer.state[parameter]["momentum_buffer"] = buffer
 
-    def restore(self, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+    def restore(self, tensors: dict[str, Tensor], facts: Json) -> None:
         """Set everything from a checkpoint."""
         self._set_weights(tensors)
         self.stashed = _part(tensors, "stashed.")

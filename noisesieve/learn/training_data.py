@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from noisesieve.core.recipes import NetworkRecipe
+from noisesieve.core.files import write_json
+from noisesieve.core.recipes import NetworkRecipe, recipe_from_document, recipe_to_document
 from noisesieve.core.records import Pixels
+from noisesieve.pixels import load_pixels, save_pixels
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,46 @@ class TrainingData:
         if balanced:
             return torch.full((self.classes,), 1 / self.classes, dtype=torch.float64)
         return torch.bincount(self.labels, minlength=self.classes).double() / len(self.labels)
+
+
+@dataclass(frozen=True)
+class TrainingTask:
+    """One training, as rank 0 passes it to the other ranks."""
+
+    data: TrainingData
+    recipe: NetworkRecipe
+    checkpoints: Path  # folder of the checkpoints
+    identity: str  # hash of settings and data, stored in every checkpoint
+
+    def save(self, folder: Path) -> None:
+        """Write the task to a folder that every rank can read."""
+        data = self.data
+        save_pixels(data.pixels, folder)
+        np.savez(folder / "arrays.npz", labels=data.labels.numpy(), trusted=data.trusted.numpy())
+        document = {
+            "recipe": recipe_to_document(self.recipe),
+            "classes": data.classes,
+            "weights": None if data.weights is None else str(data.weights),
+            "checkpoints": str(self.checkpoints),
+            "identity": self.identity,
+        }
+        write_json(folder / "task.json", document)
+
+    @classmethod
+    def load(cls, folder: Path) -> TrainingTask:
+        """Read the task that rank 0 saved."""
+        document = json.loads((folder / "task.json").read_text(encoding="utf-8"))
+        arrays = np.load(folder / "arrays.npz")
+        data = TrainingData(
+            pixels=load_pixels(folder),
+            labels=torch.from_numpy(arrays["labels"]),
+            classes=document["classes"],
+            trusted=torch.from_numpy(arrays["trusted"]),
+            weights=None if document["weights"] is None else Path(document["weights"]),
+        )
+        recipe = recipe_from_document(document["recipe"])
+        assert isinstance(recipe, NetworkRecipe)
+        return cls(data, recipe, Path(document["checkpoints"]), document["identity"])
 
 
 def make_generator(seed: int, *position: int) -> torch.Generator:

@@ -7,11 +7,10 @@ from noisesieve.pixels.decode import (
     Decoded,
     decode,
     inspect_files,
-    pixels_from_document,
-    pixels_to_document,
     thumbnails,
 )
 from noisesieve.pixels.fetch import fetch
+from noisesieve.pixels.transfer import load_pixels, save_pixels
 
 __all__ = [
     "Decoded",
@@ -20,7 +19,7 @@ __all__ = [
     "default_cache_dir",
     "fetch",
     "inspect_files",
-    "pixels_from_document",
-    "pixels_to_document",
+    "load_pixels",
+    "save_pixels",
     "thumbnails",
 ]

@@ -20,7 +20,7 @@ from platformdirs import user_cache_path
 
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import sync_file, sync_folder
-from noisesieve.core.progress import Watcher
+from noisesieve.core.progress import Session
 from noisesieve.core.records import Bytes, Ints
 from noisesieve.core.settings import PixelSettings
 from noisesieve.pixels.image import DECODER_VERSION
@@ -35,7 +35,7 @@ def default_cache_dir() -> Path:
     return user_cache_path("noisesieve") / "pixels"
 
 
-def cache_folder(settings: PixelSettings, watcher: Watcher) -> Path | None:
+def cache_folder(settings: PixelSettings, session: Session) -> Path | None:
     """Return the cache folder; None if caching is off or the folder is not writable."""
     if not settings.cache:
         return None
@@ -47,7 +47,7 @@ def cache_folder(settings: PixelSettings, watcher: Watcher) -> Path | None:
         reason = "not writable"
     except OSError as error:
         reason = str(error.strerror)
-    watcher.warn(f"{folder}: {reason}: this run is not cached (--cache-dir chooses another folder).")
+    session.warn(f"{folder}: {reason}: this run is not cached (--cache-dir chooses another folder).")
     return None
 
 

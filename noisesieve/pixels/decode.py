@@ -6,14 +6,13 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from noisesieve.core.progress import Watcher
-from noisesieve.core.records import FileFacts, ImageLocation, Index, Ints, Pixels
+from noisesieve.core.progress import Session
+from noisesieve.core.records import FileFacts, Index, Ints, Pixels
 from noisesieve.core.settings import PixelSettings
 from noisesieve.pixels.cache import (
     PENDING,
@@ -39,9 +38,7 @@ class Decoded:
     reused: bool
 
 
-def inspect_files(
-    index: Index, settings: PixelSettings, watcher: Watcher, *, rows: Ints | None = None, pause: Callable[[], None]
-) -> FileFacts:
+def inspect_files(index: Index, settings: PixelSettings, session: Session, *, rows: Ints | None = None) -> FileFacts:
     """Read every file once: its hash, the size from its header, or why it cannot be read. Nothing is decoded."""
     chosen = range(len(index)) if rows is None else rows.tolist()
     tasks = [ImageTask(j, 0, index.locate(i)) for j, i in enumerate(chosen)]
@@ -50,7 +47,7 @@ def inspect_files(
     def take(result: TaskResult) -> None:
         results[result.key] = result
 
-    _run(tasks, take, settings, watcher, "reading", pause=pause)
+    _run(tasks, take, settings, session, "reading")
     return FileFacts(
         sha256=[result.sha256 for result in results],
         status=[result.status for result in results],
@@ -63,18 +60,17 @@ def decode(
     index: Index,
     file_facts: FileFacts,
     settings: PixelSettings,
-    watcher: Watcher,
+    session: Session,
     *,
     size: int,
     scratch: Path,
-    pause: Callable[[], None],
 ) -> Decoded:
     """Return the pixels of every readable row at `size`: from the cache, decoded into it, or streamed."""
     readable = zip(file_facts.sha256, file_facts.readable, strict=True)
     contents = sorted({sha for sha, ok in readable if ok and sha is not None})
-    folder = cache_folder(settings, watcher)
+    folder = cache_folder(settings, session)
     if pixel_bytes(len(contents), size) > _room(settings, folder or scratch):
-        return _streamed(index, file_facts, settings, watcher, size=size, pause=pause)
+        return _streamed(index, file_facts, settings, session, size=size)
     cache = None if folder is None else Cache.of_pixels(folder, size=size, max_pixels=settings.max_pixels)
     cached = None if cache is None else cache.best(set(contents))
     if cached is not None and set(contents) <= cached.known().keys():
@@ -85,7 +81,7 @@ def decode(
     make_store(entry.file, len(contents), pixel_bytes(1, size))
     if cached is not None:
         entry = copy_known(cached, entry, pixel_bytes(1, size))
-        watcher.note(f"{len(contents) - entry.status.count(PENDING):,} of {len(contents):,} images were in the cache.")
+        session.note(f"{len(contents) - entry.status.count(PENDING):,} of {len(contents):,} images were in the cache.")
     first = {sha: i for i, sha in reversed(list(enumerate(file_facts.sha256))) if sha is not None}
     transient: dict[int, str] = {}  # slot → reason of a failure that may not happen again: never cached
     tasks = [ImageTask(i, i, index.locate(first[sha])) for i, sha in enumerate(contents) if entry.status[i] == PENDING]
@@ -99,7 +95,7 @@ def decode(
             transient[result.key] = "changed while it was read" if changed else result.status
 
     try:
-        _run(tasks, take, settings, watcher, "decoding", size=size, entry=entry, pause=pause)
+        _run(tasks, take, settings, session, "decoding", size=size, entry=entry)
     finally:
         if cache is not None:  # also after a stop, so that the next run continues from here
             entry = cache.keep(entry)
@@ -111,11 +107,10 @@ def thumbnails(
     index: Index,
     rows: Ints,
     settings: PixelSettings,
-    watcher: Watcher,
+    session: Session,
     *,
     sha256: list[str],
     longest: int,
-    pause: Callable[[], None],
 ) -> list[bytes | None]:
     """Return a small WebP of each of these rows, in their order; None if the image changed since `sha256`."""
     order = np.argsort(rows, kind="stable").tolist()  # embedded images are read in blocks of consecutive rows
@@ -127,24 +122,8 @@ def thumbnails(
             if result.status == "ok" and result.sha256 == sha256[result.key]:
                 unchanged.add(result.key)
 
-        _run(tasks, take, settings, watcher, "thumbnails", size=longest, thumbnails=folder, pause=pause)
+        _run(tasks, take, settings, session, "thumbnails", size=longest, thumbnails=folder)
         return [(folder / str(j)).read_bytes() if j in unchanged else None for j in range(len(tasks))]
-
-
-def pixels_to_document(pixels: Pixels) -> dict[str, Any]:
-    """Return pixels as plain data, for the other ranks of a run."""
-    if isinstance(pixels, CachedPixels):
-        return {"file": str(pixels.file), "size": pixels.size, "slots": pixels.slots.tolist()}
-    return asdict(pixels)  # type: ignore[call-overload, no-any-return]
-
-
-def pixels_from_document(document: dict[str, Any]) -> Pixels:
-    """Undo `pixels_to_document`."""
-    if "slots" in document:
-        slots = np.array(document["slots"], dtype=np.int64)
-        return CachedPixels(Path(document["file"]), document["size"], slots)
-    locations = [ImageLocation(**location) for location in document["locations"]]
-    return StreamedPixels(**{**document, "locations": locations})
 
 
 def _room(settings: PixelSettings, folder: Path) -> int:
@@ -170,23 +149,22 @@ def _streamed(
     index: Index,
     file_facts: FileFacts,
     settings: PixelSettings,
-    watcher: Watcher,
+    session: Session,
     *,
     size: int,
-    pause: Callable[[], None],
 ) -> Decoded:
     """Decode everything once to find out what is readable, without storing it."""
-    watcher.note("The pixels do not fit the cache (--cache-budget): images are decoded again in every epoch.")
+    session.note("The pixels do not fit the cache (--cache-budget): images are decoded again in every epoch.")
     readable = np.flatnonzero(file_facts.readable)
     tasks = [ImageTask(i, 0, index.locate(i)) for i in readable.tolist()]
     if tasks and tasks[0].location.column is not None:
-        watcher.warn("Streaming embedded images in random order is slow: raise --cache-budget, or extract them.")
+        session.warn("Streaming embedded images in random order is slow: raise --cache-budget, or extract them.")
     status = list(file_facts.status)
 
     def take(result: TaskResult) -> None:
         status[result.key] = result.status
 
-    _run(tasks, take, settings, watcher, "validating", size=size, pause=pause)
+    _run(tasks, take, settings, session, "validating", size=size)
     file_facts = replace(file_facts, status=status)
     rows = np.flatnonzero(file_facts.readable).astype(np.int64)
     pixels = StreamedPixels(
@@ -208,16 +186,15 @@ def _run(
     tasks: list[ImageTask],
     take: Callable[[TaskResult], None],
     settings: PixelSettings,
-    watcher: Watcher,
+    session: Session,
     name: str,
     *,
     size: int = 0,
     entry: CacheEntry | None = None,
     thumbnails: Path | None = None,
-    pause: Callable[[], None],
 ) -> None:
     """Run the tasks in a worker pool, with a progress bar; `take` receives each result."""
-    watcher.stage(name, len(tasks))
+    session.stage(name, len(tasks))
     pool = WorkerPool(
         _workers(settings, len(tasks)),
         size=size,
@@ -226,11 +203,10 @@ def _run(
         store=thumbnails if entry is None else entry.file,
         thumbnails=thumbnails is not None,
         slots=0 if entry is None else len(entry.sha256),
-        pause=pause,
     )
     with pool:
         for result in pool.run(tasks):
             take(result)
-            watcher.advance()
-            pause()
-    watcher.finish()
+            session.advance()
+            session.pause()
+    session.finish()

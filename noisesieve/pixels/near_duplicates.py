@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
-from noisesieve.core.progress import Watcher
+from noisesieve.core.progress import Session
 from noisesieve.core.records import Bytes, Pixels
 
 SIDE = 16  # a hash of 16 x 16 bits
@@ -21,18 +19,18 @@ BLOCK = 1024
 GREY = np.array([0.299, 0.587, 0.114])
 
 
-def near_duplicates(pixels: Pixels, watcher: Watcher, pause: Callable[[], None]) -> list[tuple[int, int]]:
+def near_duplicates(pixels: Pixels, session: Session) -> list[tuple[int, int]]:
     """Return pairs of rows with nearly equal images, copies included, in order. Flat images are not compared."""
     count = len(pixels)
     hashes = np.zeros((count, BANDS), dtype=np.uint16)
     flat = np.zeros(count, dtype=np.bool_)
     blocks = [np.arange(start, min(start + BLOCK, count)) for start in range(0, count, BLOCK)]
-    watcher.stage("comparing", count)
+    session.stage("comparing", count)
     for rows, images in zip(blocks, pixels.batches(blocks), strict=True):
         hashes[rows], flat[rows] = _hash(images)
-        watcher.advance(len(rows))
-        pause()
-    watcher.finish()
+        session.advance(len(rows))
+        session.pause()
+    session.finish()
     found: set[tuple[int, int]] = set()
     for band in range(BANDS):
         order = np.argsort(hashes[:, band], kind="stable")
@@ -41,7 +39,7 @@ def near_duplicates(pixels: Pixels, watcher: Watcher, pause: Callable[[], None])
         for bucket in np.split(order, cuts):
             if 1 < len(bucket) <= LARGEST_BUCKET:
                 found |= _close(bucket, hashes)
-        pause()
+        session.pause()
     return _confirmed(sorted(found), pixels)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from noisesieve.report.compare import compare
 from noisesieve.report.parquet import (
     Report,
+    ReportFacts,
     find_row,
     find_rows,
     read_report,
@@ -21,6 +22,7 @@ from noisesieve.report.table import ReportInputs, build_table, class_codes, prob
 __all__ = [
     "COLUMNS",
     "Report",
+    "ReportFacts",
     "ReportInputs",
     "RunFolder",
     "build_table",

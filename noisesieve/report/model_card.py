@@ -12,7 +12,7 @@ from torch import Tensor
 
 from noisesieve import __version__
 from noisesieve.core.errors import NoisesieveError, StateError
-from noisesieve.core.files import atomic_write, sha256_of, write_json
+from noisesieve.core.files import atomic_write, sha256_of, sha256_of_weights, write_json
 from noisesieve.core.recipes import NetworkChoice
 from noisesieve.core.records import ModelSummary
 from noisesieve.learn.frozen.heads import Head
@@ -44,19 +44,22 @@ class TrainedWeights:
         return cls({"fc.weight": head.weight, "fc.bias": head.bias}, statistics, head.flip, str(device))
 
 
-def save_model(
-    folder: Path,
-    weights: TrainedWeights,
-    *,
-    prior: list[float],
-    beta: float,
-    summary: ModelSummary,
-    network: NetworkChoice,
-    frozen: bool,
-    sieve_eps: float,
-    classes: list[str],
-) -> None:
+@dataclass(frozen=True)
+class ModelCard:
+    """What model.json says of the weights, beside their file."""
+
+    network: NetworkChoice
+    frozen: bool
+    classes: list[str]
+    prior: list[float]
+    beta: float
+    sieve_eps: float
+    summary: ModelSummary
+
+
+def save_model(folder: Path, weights: TrainedWeights, card: ModelCard) -> None:
     """Write model.safetensors and model.json into a run folder."""
+    network, summary = card.network, card.summary
     with atomic_write(folder / "model.safetensors") as file:
         file.write(save(weights.tensors))
     document = {
@@ -64,14 +67,14 @@ def save_model(
         "version": __version__,
         "backbone": network.backbone,
         "image_size": network.image_size,
-        "classes": classes,
-        "frozen": {"weights": network.weights, "sha256": network.weights_sha256} if frozen else None,
+        "classes": card.classes,
+        "frozen": {"weights": network.weights, "sha256": network.weights_sha256} if card.frozen else None,
         "mean": weights.statistics[0],
         "std": weights.statistics[1],
         "flip": weights.flip,
-        "prior": prior,
-        "beta": beta,
-        "sieve_eps": sieve_eps,
+        "prior": card.prior,
+        "beta": card.beta,
+        "sieve_eps": card.sieve_eps,
         "base_rate": {"flagged": summary.flagged, "of": summary.of},
         "calibration": {"log_probability": summary.log_probability, "chance": summary.corruption_probability},
         "sha256": sha256_of(folder / "model.safetensors"),
@@ -143,7 +146,7 @@ def _load_frozen_backbone(network: Network, frozen: dict[str, str], backbone: st
     """Load the backbone that the head was trained on. Any other is refused."""
     try:
         file = file or weights_file(frozen["weights"], backbone) or Path()
-        same = sha256_of(file) == frozen["sha256"]
+        same = sha256_of_weights(file) == frozen["sha256"]
     except (NoisesieveError, OSError) as error:
         raise StateError(
             f"The model's backbone, {frozen['weights']}, is missing: {error}",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import InputError, StateError
-from noisesieve.core.files import atomic_write, sha256_of
+from noisesieve.core.files import Json, atomic_write, sha256_of
+from noisesieve.core.records import EpochRow
+from noisesieve.core.summary import Summary
 from noisesieve.report.schema import COLUMNS, HISTORY, KEY, SCHEMA_VERSION
 from noisesieve.report.table import ReportInputs
 
@@ -30,19 +33,44 @@ MOST_MARGINS = 10**7  # rows times epochs up to which margin_history.parquet has
 
 
 @dataclass(frozen=True)
+class ReportFacts:
+    """The metadata of report.parquet."""
+
+    version: str
+    classes: list[str]
+    prior: list[float]
+    beta: float
+    sieve_eps: float
+    settings: Json  # the settings that change results
+    threads: int
+    fingerprint: str
+    label_column: str
+
+    def to_document(self) -> Json:
+        """Return the metadata as JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_document(cls, document: Json) -> ReportFacts:
+        """Undo `to_document`."""
+        return cls(**{item.name: document[item.name] for item in fields(cls)})
+
+
+@dataclass(frozen=True)
 class Report:
     """The report of a scan or a check: one row per image, in the order of the dataset."""
 
     table: pa.Table
-    facts: dict[str, Any]  # the metadata of the file: classes, prior, settings, fingerprint
+    facts: ReportFacts
     path: Path
+    _summary: Summary | None = None  # read from summary.json when needed
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the table as a data frame."""
         frame: pd.DataFrame = self.table.to_pandas()
         return frame
 
-    @property
+    @functools.cached_property
     def verdicts(self) -> npt.NDArray[np.object_]:
         """The verdict of every row."""
         verdicts: npt.NDArray[np.object_] = self.table["verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
@@ -54,18 +82,19 @@ class Report:
         mask = pc.equal(self.table["verdict"].cast(pa.string()), "corrupted")
         return self.table.filter(pc.and_(mask, pc.invert(self.table["waived"]))).sort_by("rank")
 
-    @property
-    def summary(self) -> dict[str, Any]:
+    @functools.cached_property
+    def summary(self) -> Summary:
         """The run's summary.json."""
+        if self._summary is not None:
+            return self._summary
         file = self.path.parent / "summary.json"
         try:
-            document: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+            return Summary.from_document(json.loads(file.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise InputError(f"{file}: missing or damaged.", "Scan the dataset again with --force.") from error
-        return document
 
 
-def write_table(table: pa.Table, path: Path, facts: dict[str, Any] | None = None) -> None:
+def write_table(table: pa.Table, path: Path, facts: Json | None = None) -> None:
     """Write a table with zstd compression, one row group at a time."""
     if facts is not None:
         text = json.dumps({"schema_version": SCHEMA_VERSION, **facts}, sort_keys=True, ensure_ascii=True)
@@ -75,9 +104,9 @@ def write_table(table: pa.Table, path: Path, facts: dict[str, Any] | None = None
             writer.write_table(table.slice(start, ROW_GROUP), row_group_size=ROW_GROUP)
 
 
-def write_history(history: list[dict[str, Any]], path: Path) -> None:
+def write_history(history: Sequence[EpochRow], path: Path) -> None:
     """Write history.parquet, one row per epoch."""
-    write_table(pa.Table.from_pylist(history, schema=HISTORY), path)
+    write_table(pa.Table.from_pylist([vars(row) for row in history], schema=HISTORY), path)
 
 
 def write_division(inputs: ReportInputs, path: Path) -> None:
@@ -131,7 +160,10 @@ def read_report(path: str | Path) -> Report:
     missing = [name for name in COLUMNS if name not in table.column_names]
     if missing:
         raise StateError(f"{file}: the column {missing[0]!r} is missing.", "Scan the dataset again.")
-    return Report(table, facts, file)
+    try:
+        return Report(table, ReportFacts.from_document(facts), file)
+    except KeyError as error:
+        raise StateError(f"{file}: its metadata has no {error}.", "Scan the dataset again.") from error
 
 
 def find_rows(report: Report, names: Sequence[str]) -> list[int]:

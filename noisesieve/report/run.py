@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import OutputError, StateError
-from noisesieve.core.files import atomic_write, digest, sha256_of, write_json
-from noisesieve.core.progress import Watcher
+from noisesieve.core.files import Json, atomic_write, digest, sha256_of, write_json
+from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index
 from noisesieve.report.schema import SCHEMA_VERSION
 
@@ -48,7 +48,7 @@ def fingerprint(index: Index, file_facts: FileFacts) -> str:
     return hasher.hexdigest()
 
 
-def output_folder(wanted: Path | None, index: Index, watcher: Watcher) -> Path:
+def output_folder(wanted: Path | None, index: Index, session: Session) -> Path:
     """Return the run folder. It is never inside an image folder, whose sub-folders are classes."""
     folder = wanted or Path("noisesieve-runs") / index.name
     if index.kind != "folder" or not folder.resolve().is_relative_to(index.root.resolve()):
@@ -56,7 +56,7 @@ def output_folder(wanted: Path | None, index: Index, watcher: Watcher) -> Path:
     if wanted is not None:
         raise OutputError(f"{folder}: is inside the dataset.", "Choose a folder outside with -o.")
     folder = index.root.resolve().parent / "noisesieve-runs" / index.name
-    watcher.note(f"The working folder is the dataset itself: the run is written to {folder}.")
+    session.note(f"The working folder is the dataset itself: the run is written to {folder}.")
     return folder
 
 
@@ -68,12 +68,12 @@ class RunFolder:
         self.checkpoints = folder / "checkpoint"
         self._json = folder / "run.json"
 
-    def read(self) -> dict[str, Any] | None:
+    def read(self) -> Json | None:
         """Return run.json, with its hash checked, or None if there is no run yet."""
         if not self._json.exists():
             return None
         try:
-            document: dict[str, Any] = json.loads(self._json.read_text(encoding="utf-8"))
+            document: Json = json.loads(self._json.read_text(encoding="utf-8"))
             mark = document.pop("digest")
         except (ValueError, KeyError, OSError, TypeError, AttributeError, RecursionError) as error:
             raise StateError(f"{self._json}: damaged.", "Scan again with --force.") from error
@@ -87,7 +87,7 @@ class RunFolder:
             )
         return document
 
-    def claim(self, identity: dict[str, Any], index: Index, file_facts: FileFacts, *, force: bool) -> str:
+    def find_state(self, identity: Json, index: Index, file_facts: FileFacts, *, force: bool) -> str:
         """Return "finished", "resume" or "fresh": what this folder has of the run. Another run's folder is refused.
 
         Nothing is written or removed here, since a later step may still be refused. With `force` another run, a
@@ -114,9 +114,11 @@ class RunFolder:
         self._verify(known)
         return "finished"
 
-    def begin(
-        self, identity: dict[str, Any], index: Index, file_facts: FileFacts, *, fresh: bool, **facts: Any
-    ) -> None:
+    def version(self) -> str:
+        """Return the version of noisesieve that made this run."""
+        return str((self.read() or {}).get("version", "unknown"))
+
+    def begin(self, identity: Json, index: Index, file_facts: FileFacts, *, fresh: bool, **facts: Any) -> None:
         """Write run.json of an unfinished run: from now on the same command resumes it."""
         if fresh:
             for old in self.checkpoints.rglob("*.ckpt"):
@@ -124,7 +126,7 @@ class RunFolder:
         self._write_rows(index, file_facts)
         self.write(identity, complete=False, **facts)
 
-    def write(self, identity: dict[str, Any], *, complete: bool, **facts: Any) -> None:
+    def write(self, identity: Json, *, complete: bool, **facts: Any) -> None:
         """Write run.json; a complete one lists the hash of every file."""
         files = {name: sha256_of(self.folder / name) for name in FILES if (self.folder / name).exists()}
         document = {
@@ -173,7 +175,7 @@ class RunFolder:
                 "Choose another folder with -o, or pass --force.",
             )
 
-    def _verify(self, known: dict[str, Any]) -> None:
+    def _verify(self, known: Json) -> None:
         for name, mark in known["files"].items():
             file = self.folder / name
             if not file.exists() or sha256_of(file) not in (mark, known.get("pending", {}).get(name)):
@@ -187,7 +189,7 @@ class RunFolder:
         with atomic_write(self.checkpoints / "rows.parquet") as file:
             pq.write_table(table, file, compression="zstd")
 
-    def _differences(self, known: dict[str, Any], identity: dict[str, Any], index: Index, file_facts: FileFacts) -> str:
+    def _differences(self, known: Json, identity: Json, index: Index, file_facts: FileFacts) -> str:
         before, now = dict(_flat(known["identity"])), dict(_flat(identity))
         settings = [
             f"{name.rpartition('.')[2]} {before.get(name)} (now {now.get(name)})"
@@ -218,11 +220,11 @@ class RunFolder:
         return ", ".join(changes[:SHOWN]) + more if changes else "the order of the rows changed"
 
 
-def _with_digest(document: dict[str, Any]) -> dict[str, Any]:
+def _with_digest(document: Json) -> Json:
     return {**document, "digest": digest(document)}
 
 
-def _flat(document: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(document: Json, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in document.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")

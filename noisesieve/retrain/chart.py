@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 from xml.sax.saxutils import escape
+
+from noisesieve.core.files import Json
 
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 690, 60, 330
@@ -14,15 +16,47 @@ _STYLE = (
 )
 
 
-def draw_accuracy(accuracy: dict[str, Any], title: str) -> str:
+@dataclass(frozen=True)
+class ClassAccuracy:
+    """The accuracy of one class, by model: before, after, and baseline if it was trained."""
+
+    label: str
+    of: int
+    accuracy: dict[str, float]
+
+
+@dataclass(frozen=True)
+class AccuracyTable:
+    """The test accuracy of the sieve's model (before), of the retrained one (after) and of the baseline."""
+
+    test_rows: int
+    accuracy: dict[str, float]
+    after_epochs: list[float]
+    baseline_epochs: list[float] | None
+    classes: list[ClassAccuracy]
+
+    def to_document(self) -> Json:
+        """Return the table for retrain.json."""
+        return {
+            "test_rows": self.test_rows,
+            **self.accuracy,
+            "after_epochs": self.after_epochs,
+            "baseline_epochs": self.baseline_epochs,
+            "baseline_best": None if self.baseline_epochs is None else max(self.baseline_epochs),
+            "classes": [{"label": row.label, "of": row.of, **row.accuracy} for row in self.classes],
+        }
+
+
+def draw_accuracy(table: AccuracyTable, title: str) -> str:
     """Return an SVG: retraining, plain cross-entropy if it was trained, and the sieve's model as a horizontal line.
 
     The horizontal axis is the share of the images trained on, since the epochs of the two differ in length.
     """
-    curves = [("retrained", AFTER, accuracy["after_epochs"])]
-    if accuracy["baseline_epochs"] is not None:
-        curves.append(("plain cross-entropy, all rows", BASELINE, accuracy["baseline_epochs"]))
-    values = [value for _, _, curve in curves for value in curve] + [accuracy["before"]]
+    before = table.accuracy["before"]
+    curves = [("retrained", AFTER, table.after_epochs)]
+    if table.baseline_epochs is not None:
+        curves.append(("plain cross-entropy, all rows", BASELINE, table.baseline_epochs))
+    values = [value for _, _, curve in curves for value in curve] + [before]
     low = max(0.0, min(values) - 0.05)
     high = min(1.0, max(values) + 0.02)
 
@@ -34,7 +68,7 @@ def draw_accuracy(accuracy: dict[str, Any], title: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
         f'role="img" aria-label="Test accuracy over training"><style>{_STYLE}</style>',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
-        f'<text class="title" x="{LEFT}" y="28">{escape(title)}: accuracy on {accuracy["test_rows"]:,} images</text>',
+        f'<text class="title" x="{LEFT}" y="28">{escape(title)}: accuracy on {table.test_rows:,} images</text>',
     ]
     for i in range(5):
         value = low + (high - low) * i / 4
@@ -47,12 +81,12 @@ def draw_accuracy(accuracy: dict[str, Any], title: str) -> str:
     parts.append(
         f'<text class="small" text-anchor="end" x="{RIGHT}" y="{BOTTOM + 18}">from start to end of training</text>'
     )
-    level = point(0, accuracy["before"]).split()[1]
+    level = point(0, before).split()[1]
     parts.append(f'<path d="M{LEFT} {level}H{RIGHT}" stroke="{BEFORE}" stroke-dasharray="5 4"/>')
     for _, colour, curve in curves:
         path = "L".join(point((i + 1) / len(curve), value) for i, value in enumerate(curve))
         parts.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
-    names = [(f"the sieve's model: {accuracy['before']:.3f}", BEFORE)]
+    names = [(f"the sieve's model: {before:.3f}", BEFORE)]
     names += [(f"{name}: {curve[-1]:.3f}", colour) for name, colour, curve in curves]
     for i, (name, colour) in enumerate(names):
         y = BOTTOM + 34 + 20 * i

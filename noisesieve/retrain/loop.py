@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -16,19 +16,17 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from noisesieve.core.errors import Stopped, TrainingError
-from noisesieve.core.progress import Stop, Watcher, pause_of
 from noisesieve.core.recipes import RetrainRecipe
-from noisesieve.core.records import Pixels
 from noisesieve.learn.augment import augment
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.checkpoint import CheckpointStore
 from noisesieve.learn.device import make_deterministic
-from noisesieve.learn.distributed import Processes
+from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.networks.backbones import Network
-from noisesieve.learn.networks.pretrained import Statistics
 from noisesieve.learn.score import predict
 from noisesieve.learn.state import TrainingState, initial_state
 from noisesieve.learn.training_data import make_generator, shuffled_batches
+from noisesieve.retrain.data import LabelledTestSet, RetrainData
 from noisesieve.retrain.losses import consistency_loss
 from noisesieve.retrain.strong_augment import strong_augment
 
@@ -37,24 +35,18 @@ LR_END = 0.01  # final learning rate, as a share of the initial one
 
 
 @dataclass(frozen=True)
-class RetrainData:
-    """The readable rows to train on."""
+class RetrainEpochRow:
+    """One row of the history of a retraining."""
 
-    pixels: Pixels
-    labels: Tensor  # (N,) int64; used for clean rows only
-    clean: Tensor  # rows trained on with their label
-    corrupted: Tensor  # rows trained on without a label
-    classes: int
-    statistics: Statistics | None = None  # mean and deviation that the initial weights need; None: from these images
-    initial: dict[str, Tensor] | None = None  # initial weights
-
-
-@dataclass(frozen=True)
-class LabelledTestSet:
-    """Images with right labels that are never trained on."""
-
-    pixels: Pixels
-    labels: Tensor
+    phase: str
+    epoch: int
+    learning_rate: float
+    train_loss: float
+    consistency_loss: float | None
+    images: int
+    seconds: float
+    images_per_second: float
+    test_accuracy: float | None
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,18 @@ class RetrainResult:
     """A finished retraining."""
 
     state: TrainingState
-    history: list[dict[str, Any]]
+    history: list[RetrainEpochRow]
+
+
+@dataclass(frozen=True)
+class StepBatch:
+    """The rows of one training step, over all ranks and on this one, and their images."""
+
+    rows: Tensor  # clean rows, over all ranks
+    mine: Tensor  # clean rows of this rank
+    images: Tensor  # of `mine`
+    unlabelled: Tensor  # corrupted rows, over all ranks
+    others: Tensor | None  # images of this rank's corrupted rows
 
 
 class RetrainLoop:
@@ -72,17 +75,16 @@ class RetrainLoop:
         self,
         data: RetrainData,
         recipe: RetrainRecipe,
+        session: TrainingSession,
         *,
-        test_set: LabelledTestSet | None,
         name: str,
-        processes: Processes,
-        watcher: Watcher,
+        test_set: LabelledTestSet | None,
         checkpoints: CheckpointStore | None,
-        stop: Stop,
     ) -> None:
+        processes, self.processes = session.processes, session.processes
         make_deterministic(processes.device)
         self.data, self.recipe, self.test_set, self.name = data, recipe, test_set, name
-        self.processes, self.watcher, self.checkpoints, self.stop = processes, watcher, checkpoints, stop
+        self.session, self.checkpoints = session, checkpoints
         self.loader = BatchLoader(data.pixels, processes.device, statistics=data.statistics)
         statistics = self.loader.mean.tolist(), self.loader.std.tolist()
         self.test_loader = None
@@ -101,19 +103,18 @@ class RetrainLoop:
         state, recipe = self.state, self.recipe
         if self.checkpoints is not None and (found := self.checkpoints.latest()) is not None:
             state.restore(*found)
-            self.watcher.note(f"Resuming {self.name} in epoch {state.epoch}.")
+            self.session.note(f"Resuming {self.name} in epoch {state.epoch}.")
         rows = len(self.data.clean)
-        self.watcher.stage(self.name, recipe.epochs * rows)
-        self.watcher.advance((state.epoch - 1) * rows)
+        self.session.stage(self.name, recipe.epochs * rows)
+        self.session.advance((state.epoch - 1) * rows, resumed=True)
         while state.epoch <= recipe.epochs:
-            facts = self.train_epoch()
+            row = self.train_epoch()
             self.save()  # a stop during the test loses no training
-            facts["test_accuracy"] = self.accuracy()
-            state.history = [*state.history, facts]
+            state.history = [*state.history, asdict(replace(row, test_accuracy=self.accuracy()))]
             state.epoch, state.step, state.epoch_facts = state.epoch + 1, 0, {}
             self.save()
-        self.watcher.finish()
-        return RetrainResult(state, state.history)
+        self.session.finish()
+        return RetrainResult(state, [RetrainEpochRow(**row) for row in state.history])
 
     def learning_rate(self, now: float) -> float:
         """Return the learning rate after `now` epochs: a linear warm-up, then a cosine."""
@@ -124,7 +125,7 @@ class RetrainLoop:
         rest = (now - rise) / max(1e-9, recipe.epochs - rise)
         return lr * (LR_END + (1 - LR_END) * (1 + math.cos(math.pi * min(1.0, rest))) / 2)
 
-    def train_epoch(self) -> dict[str, Any]:
+    def train_epoch(self) -> RetrainEpochRow:
         """Train one epoch over the clean rows, with corrupted rows in every step. Returns the row of the history."""
         state, recipe, start = self.state, self.recipe, time.monotonic()
         seed, size = recipe.seed, recipe.batch_size
@@ -137,39 +138,41 @@ class RetrainLoop:
         unlabelled = self._unlabelled_batches(corrupted, len(batches))
         teacher = self._teacher()
         totals = state.epoch_facts = state.epoch_facts or {"loss": 0.0, "consistency": 0.0, "seconds": 0.0}
-        mine = [self._mine(b) for b in batches]
-        mine_unlabelled = [self._mine(b) for b in unlabelled]
+        mine = [self.processes.rows_of_rank(b) for b in batches]
+        mine_unlabelled = [self.processes.rows_of_rank(b) for b in unlabelled]
         first = state.step
         loaded = zip(self.loader.batches(mine[first:]), self._images(mine_unlabelled[first:]), strict=True)
         for step, (images, others) in enumerate(loaded, first):
             rate = self.learning_rate(state.epoch - 1 + step / len(batches))
-            losses = self._step(step, rate, batches[step], mine[step], images, unlabelled[step], others, teacher)
+            batch = StepBatch(batches[step], mine[step], images, unlabelled[step], others)
+            losses = self._step(step, rate, batch, teacher)
             for key, value in zip(("loss", "consistency"), losses, strict=True):
                 totals[key] += value / len(batches)
             state.update_average(len(batches), recipe.ema_epochs)
             state.step += 1
             totals["seconds"], start = totals["seconds"] + time.monotonic() - start, time.monotonic()
-            self.watcher.advance(
+            self.session.advance(
                 len(batches[step]), phase=self.name, epoch=state.epoch, epochs=recipe.epochs, loss=losses[0]
             )
             if self.stopping:
                 self.save()
-                raise self.stop() or Stopped("Another rank was asked to stop.", exit_code=143)
+                raise self.session.stop() or Stopped("Another rank was asked to stop.", exit_code=143)
             if self.saving:
                 self.save()
         state.stashed = {}
         count = sum(len(b) for b in batches) + 2 * sum(len(b) for b in unlabelled)
         seconds = totals["seconds"]
-        return {
-            "phase": self.name,
-            "epoch": state.epoch,
-            "learning_rate": self.learning_rate(state.epoch - 1 / len(batches)),
-            "train_loss": totals["loss"],
-            "consistency_loss": totals["consistency"] if recipe.unlabelled_batch else None,
-            "images": count,
-            "seconds": seconds,
-            "images_per_second": count / max(1e-9, seconds),
-        }
+        return RetrainEpochRow(
+            phase=self.name,
+            epoch=state.epoch,
+            learning_rate=self.learning_rate(state.epoch - 1 / len(batches)),
+            train_loss=totals["loss"],
+            consistency_loss=totals["consistency"] if recipe.unlabelled_batch else None,
+            images=count,
+            seconds=seconds,
+            images_per_second=count / max(1e-9, seconds),
+            test_accuracy=None,
+        )
 
     def _unlabelled_batches(self, corrupted: Tensor, steps: int) -> list[Tensor]:
         """Return the corrupted rows of each step: repeated shuffled passes over them."""
@@ -186,11 +189,6 @@ class RetrainLoop:
         if not any(len(batch) for batch in batches):
             return [None] * len(batches)
         return self.loader.batches(batches)
-
-    def _mine(self, batch: Tensor) -> Tensor:
-        """Return the part of this rank; a rank without rows runs one row with weight zero."""
-        part = batch[self.processes.rank :: self.processes.size]
-        return part if len(part) else batch[:1]
 
     def _teacher(self) -> Network:
         """Return the network whose prediction on the plain view is the target."""
@@ -212,18 +210,9 @@ class RetrainLoop:
             state = self.state
             self.checkpoints.save(state.updates * 2 + (state.step == 0), *state.to_checkpoint())
 
-    def _step(
-        self,
-        step: int,
-        rate: float,
-        batch: Tensor,
-        mine: Tensor,
-        images: Tensor,
-        unlabelled: Tensor,
-        others: Tensor | None,
-        teacher: Network,
-    ) -> tuple[float, float]:
+    def _step(self, step: int, rate: float, batch: StepBatch, teacher: Network) -> tuple[float, float]:
         """Update the weights once. Returns both losses, summed over the ranks."""
+        images, others = batch.images, batch.others
         state, recipe, processes = self.state, self.recipe, self.processes
         flip, scaler = bool(state.flip), state.precision.scaler
         generator = make_generator(recipe.seed, state.epoch, step + 1, processes.rank)
@@ -236,19 +225,19 @@ class RetrainLoop:
         state.model.train()
         with state.precision.autocast():
             logits = state.model(torch.cat(views))
-        labels = self.data.labels[mine].to(processes.device)
-        counted = float(processes.rank < len(batch))
-        loss = cross_entropy(logits[: len(images)], labels, reduction="sum") / len(batch) * counted
+        labels = self.data.labels[batch.mine].to(processes.device)
+        counted = float(processes.rank < len(batch.rows))
+        loss = cross_entropy(logits[: len(images)], labels, reduction="sum") / len(batch.rows) * counted
         consistency = loss.new_zeros(())
         if target is not None:
-            counted = float(processes.rank < len(unlabelled))
-            consistency = consistency_loss(logits[len(images) :], target).sum() / len(unlabelled) * counted
+            counted = float(processes.rank < len(batch.unlabelled))
+            consistency = consistency_loss(logits[len(images) :], target).sum() / len(batch.unlabelled) * counted
         for group in state.optimizer.param_groups:
             group["lr"] = rate * group["share"]
         state.optimizer.zero_grad()
         scaler.scale(loss + recipe.weight * consistency).backward()
         parameters = list(state.model.parameters())
-        signals = (float(self.stop() is not None), float(time.monotonic() - self.saved_at > SAVE_SECONDS))
+        signals = (float(self.session.stop() is not None), float(time.monotonic() - self.saved_at > SAVE_SECONDS))
         numbers = (float(loss.detach()), float(consistency.detach()), *signals)
         *losses, stopping, saving = processes.add_gradients(parameters, numbers)
         self.stopping, self.saving = stopping > 0, saving > 0
@@ -268,11 +257,10 @@ class RetrainLoop:
         """Return the accuracy of the averaged weights on the test set; None if there is none."""
         if self.test_set is None or self.test_loader is None:
             return None
-        pause = pause_of(self.stop)
 
         def done(count: int) -> None:
             if self.processes.size == 1:  # several ranks stop only at a training step, together
-                pause()
+                self.session.pause()
 
         probs = predict(self.state.average, self.test_loader, flip=bool(self.state.flip), done=done)
         return float((probs.argmax(dim=1) == self.test_set.labels).double().mean())

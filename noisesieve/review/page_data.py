@@ -13,6 +13,7 @@ import pyarrow as pa
 from noisesieve import __version__
 from noisesieve.core.files import digest
 from noisesieve.core.records import Ints
+from noisesieve.core.summary import ClassRate, Summary
 from noisesieve.core.text import natural_key
 from noisesieve.report import Report
 
@@ -27,8 +28,8 @@ class PageData:
     """Everything the template needs. `data` is embedded as JSON for the script; the rest is static."""
 
     title: str
-    summary: dict[str, Any]
-    classes: list[dict[str, Any]]  # noisiest first
+    summary: Summary
+    classes: list[ClassRate]  # noisiest first
     heat: dict[str, Any]
     histogram: dict[str, Any]
     data: dict[str, Any]
@@ -43,13 +44,13 @@ def choose_rows(report: Report, limit: int) -> Ints:
 def build_page_data(report: Report, rows: Ints, images: list[bytes | None]) -> PageData:
     """Return the page data of a report and of the images of some of its rows."""
     summary = report.summary
-    classes: list[str] = report.facts["classes"]
+    classes: list[str] = report.facts.classes
     name = report.path.parent.resolve().name
     shown = _suspects(report, rows, images, classes)
     return PageData(
         title=name,
         summary=summary,
-        classes=sorted(summary["classes"], key=lambda row: (-(row["share"] or 0.0), natural_key(row["label"]))),
+        classes=sorted(summary.classes, key=lambda row: (-(row.share or 0.0), natural_key(row.label))),
         heat=_heat(report, classes),
         histogram=_histogram(report),
         data={
@@ -58,14 +59,14 @@ def build_page_data(report: Report, rows: Ints, images: list[bytes | None]) -> P
             "version": __version__,
             "classes": classes,
             "suspects": shown,
-            "total": summary["corrupted"],
+            "total": summary.corrupted,
         },
     )
 
 
 def run_key(report: Report) -> str:
     """Return a short key of a run: the page stores its decisions in the browser under this key."""
-    return digest({"data": report.facts["fingerprint"], "settings": report.facts["settings"]})[:16]
+    return digest({"data": report.facts.fingerprint, "settings": report.facts.settings})[:16]
 
 
 def _suspects(report: Report, rows: Ints, images: list[bytes | None], classes: list[str]) -> list[dict[str, Any]]:

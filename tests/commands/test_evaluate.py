@@ -122,7 +122,7 @@ def test_planted_flips_are_measured_on_the_rows_that_were_clean(inside: Run, dig
     changed = [i for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
     assert changed == chosen.tolist()
     assert [after[i] for i in changed] == labels
-    assert again.facts["settings"]["wishes"] == report.facts["settings"]["wishes"]
+    assert again.facts.settings["wishes"] == report.facts.settings["wishes"]
     low, high = found["recall_interval"]
     assert low <= found["corrupted"]["recall"] <= high
     shown = inside("evaluate", digits[1], "--plant", "5%")  # the second time it is there already
@@ -150,7 +150,7 @@ def test_truth_is_read_as_labels_are_whatever_the_column_is_made_of() -> None:
     from noisesieve.bench.truth import LabelledRows, find_truth, texts
     from noisesieve.core.command_settings import TruthSettings
     from noisesieve.core.errors import InputError
-    from noisesieve.core.progress import NullWatcher
+    from noisesieve.core.progress import Session
 
     assert texts(pa.chunked_array([pa.array([3.0, None, 4.0])]), "x") == ["3", None, "4"]
     assert texts(pa.chunked_array([pa.array(["a", "", "b"]).dictionary_encode()]), "x") == ["a", None, "b"]
@@ -159,7 +159,7 @@ def test_truth_is_read_as_labels_are_whatever_the_column_is_made_of() -> None:
         with pytest.raises(InputError, match="contains no labels"):
             texts(pa.chunked_array([odd]), "x")
     rows = LabelledRows(["a", "b"], [None, None], ["y", "x"], pa.table({"gold": ["x", "y"]}))
-    assert find_truth(rows, TruthSettings(truth_column="gold"), NullWatcher()) == ["x", "y"]
+    assert find_truth(rows, TruthSettings(truth_column="gold"), Session()) == ["x", "y"]
 
 
 def test_a_users_own_column_named_label_is_the_truth_and_not_the_given_label(inside: Run, colours: Path) -> None:

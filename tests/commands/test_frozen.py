@@ -39,7 +39,7 @@ def test_photos_are_scanned_with_frozen_features_and_the_output_says_so(inside: 
     verdict = dict(zip(report.table["id"].to_pylist(), report.table["verdict"].to_pylist(), strict=True))
     assert [name for name, said in verdict.items() if said == "corrupted"] == [f"red/wrong{i}.png" for i in range(6)]
     assert verdict["green/broken.png"] == "unreadable"
-    validate(report.summary, "summary")
+    validate(report.summary.to_document(), "summary")
     card = json.loads(Path("run/model.json").read_text())
     validate(card, "model")
     assert card["frozen"]["weights"] == "lite0"
@@ -81,7 +81,7 @@ def test_features_are_kept_by_content_and_weights(inside: Run, photos: Path, tmp
 def test_a_stop_while_looking_keeps_what_was_seen(photos: Path, tmp_path: Path) -> None:
     from noisesieve.commands.scan import scan
     from noisesieve.core.errors import Stopped
-    from noisesieve.core.progress import NullWatcher
+    from noisesieve.core.progress import NullWatcher, Session
     from noisesieve.core.settings import scan_settings
 
     class Impatient(NullWatcher):
@@ -97,7 +97,7 @@ def test_a_stop_while_looking_keeps_what_was_seen(photos: Path, tmp_path: Path) 
     settings = scan_settings(photos, output=tmp_path / "run", cache_dir=tmp_path / "kept", review=False)
     watcher = Impatient()
     with pytest.raises(Stopped):
-        scan(settings, watcher=watcher, stop=lambda: Stopped("", exit_code=143) if watcher.asked else None)
+        scan(settings, session=Session(watcher, lambda: Stopped("", exit_code=143) if watcher.asked else None))
     (entry,) = [entry for entry in cache.list_entries(tmp_path / "kept") if entry.kind == "features"]
     known = pq.read_table(tmp_path / "kept" / entry.name / "contents.parquet")["status"].to_pylist()
     assert 0 < known.count("ok") < len(known)

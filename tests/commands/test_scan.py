@@ -18,7 +18,7 @@ import pytest
 import noisesieve as ns
 from noisesieve.commands.scan import scan
 from noisesieve.core.errors import StateError, Stopped
-from noisesieve.core.progress import NullWatcher
+from noisesieve.core.progress import NullWatcher, Session
 from noisesieve.core.settings import scan_settings
 from tests.conftest import QUICK, QUICK_OPTIONS, REPOSITORY, SAMPLE, Run, paint, validate
 
@@ -114,7 +114,7 @@ def test_a_forced_run_that_was_stopped_resumes(colours: Path, tmp_path: Path) ->
     for asked in (600, 300):  # questions until it is told to stop: some while the images are read, the rest a step each
         answers = itertools.chain([None] * asked, itertools.repeat(Stopped("", exit_code=143)))
         with pytest.raises(Stopped):
-            scan(settings, watcher=Listener(), stop=answers.__next__)
+            scan(settings, session=Session(Listener(), answers.__next__))
     assert any("Resuming in epoch" in note for note in notes)
 
 
@@ -156,7 +156,7 @@ def test_a_table_is_scanned_with_its_columns(noisesieve: Run, colours: Path, tmp
     assert frame.verdict[0] == "clean"
     assert frame.verdict[9] == "corrupted"
     assert frame.suggested_label[9] == "red"
-    assert ns.read_report(tmp_path / "run").facts["label_column"] == "class"
+    assert ns.read_report(tmp_path / "run").facts.label_column == "class"
 
 
 @pytest.mark.parametrize(
@@ -236,8 +236,8 @@ def test_every_naughty_string_can_be_a_label(shared_data: Path, tmp_path: Path) 
     options = {"epochs": 2, "warmup_epochs": 1, "ramp_epochs": 1, "sieve_start": 2, "flip": False}
     found = ns.scan(tmp_path / "t.jsonl", output=tmp_path / "run", **options)
     assert found.table["label"].to_pylist() == [label for label in labels for _ in range(2)]
-    assert found.summary["duplicates"]["with_different_labels"] == 1
-    assert all(row["low_evidence"] for row in found.summary["classes"])
+    assert found.summary.duplicates.with_different_labels == 1
+    assert all(row.low_evidence for row in found.summary.classes)
 
 
 def test_options_come_from_flag_then_environment_then_file(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_few_examples_and_many_classes_run_and_are_marked(tmp_path: Path) -> Non
         paint(tmp_path / f"data/class {c}/only.png", tuple(rng.integers(0, 255, 3)), seed=c)
     found = ns.scan(tmp_path / "data", output=tmp_path / "run", **QUICK_OPTIONS)
     assert found.to_pandas().low_evidence.all()
-    assert len(found.summary["classes"]) == 60
+    assert len(found.summary.classes) == 60
 
 
 def test_the_python_api_returns_the_report(colours: Path, tmp_path: Path) -> None:
@@ -412,7 +412,7 @@ def test_the_default_scan_finds_the_planted_flips_of_the_sample_data(sample_run:
     precision, recall = precision_and_recall(sample_run)
     assert precision >= 0.97
     assert recall >= 0.90
-    assert not ns.read_report(sample_run).summary["training"]["flip"]  # a mirrored digit is another thing
+    assert not ns.read_report(sample_run).summary.training.facts.flip  # a mirrored digit is another thing
 
 
 def torchrun(*arguments: object, home: Path) -> subprocess.Popen[str]:

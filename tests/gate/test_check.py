@@ -164,7 +164,7 @@ def test_unknown_classes_unreadable_files_and_known_contents_are_named(inside: R
 def test_a_report_of_known_rows_agrees_with_the_formulas(inside: Run, home: Path, tmp_path: Path) -> None:
     inside("check", home / "good", "--model", home / "run", "--exit-zero", "-o", tmp_path / "g.parquet")
     report = ns.read_report(tmp_path / "g.parquet")
-    frame, eps = report.to_pandas(), report.facts["sieve_eps"]
+    frame, eps = report.to_pandas(), report.facts.sieve_eps
     assert np.allclose(frame["loss"], -np.log(frame["label_probability"].astype(float) + eps), atol=1e-5)
     assert np.allclose(frame["regularized_loss"] - frame["threshold"], frame["margin"])
     assert ((frame["margin"] >= 0) == (frame["verdict"] == "corrupted")).all()
@@ -211,7 +211,7 @@ def test_scan_honours_waivers_without_training_again(inside: Run, colours: Path,
     scan = ("scan", colours, *quick, "-o", tmp_path / "run")
     assert inside(*scan, "-q").returncode == 0
     assert "blue/900.png" in ns.read_report(tmp_path / "run").corrupted["id"].to_pylist()
-    before = ns.read_report(tmp_path / "run").summary["corrupted"]
+    before = ns.read_report(tmp_path / "run").summary.corrupted
     assert inside("waive", tmp_path / "run", "blue/900.png", "--reason", "art").returncode == 0
     done = inside(*scan)
     assert done.returncode == 0, done.stderr
@@ -219,12 +219,12 @@ def test_scan_honours_waivers_without_training_again(inside: Run, colours: Path,
     assert "waivers have changed" in done.stderr
     assert "1 more is waived" in done.stdout
     report = ns.read_report(tmp_path / "run")
-    assert report.summary["corrupted"] == before - 1
-    assert report.summary["waived"] == 1
+    assert report.summary.corrupted == before - 1
+    assert report.summary.waived == 1
     assert "blue/900.png" not in report.corrupted["id"].to_pylist()
     assert "blue/900.png" not in (tmp_path / "run/review.html").read_text()
     assert inside(*scan, "--force", "-q").returncode == 0  # and a fresh training heeds them too
-    assert ns.read_report(tmp_path / "run").summary["waived"] == 1
+    assert ns.read_report(tmp_path / "run").summary.waived == 1
 
 
 def test_groups_find_the_annotator_behind_the_errors(inside: Run, home: Path, tmp_path: Path) -> None:

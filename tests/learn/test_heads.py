@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.errors import Stopped, TrainingError
-from noisesieve.core.progress import NullWatcher
 from noisesieve.core.recipes import Recipe
 from noisesieve.core.settings import TrainingOptions
+from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.folds import assign_folds
-from noisesieve.learn.frozen.heads import Heads
+from noisesieve.learn.frozen.heads import HeadData, Heads
 from noisesieve.learn.frozen.projection import Projection
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.plan import plan
@@ -48,8 +48,9 @@ def blobs(wrong: int = 60, *, views: int = 1, seed: int = 0) -> tuple[Tensor, Te
 
 def heads(features: Tensor, labels: Tensor, made: Recipe | None = None, **options: object) -> Heads:
     trusted = options.pop("trusted", torch.zeros(len(labels), dtype=torch.bool))
-    chosen = {"device": torch.device("cpu"), "watcher": NullWatcher(), "stop": lambda: None, **options}
-    return Heads(features, labels, CLASSES, trusted, made or recipe(), **chosen)  # type: ignore[arg-type]
+    contents, stop = options.pop("contents", None), options.pop("stop", lambda: None)
+    data = HeadData(features, labels, CLASSES, trusted, contents)  # type: ignore[arg-type]
+    return Heads(data, made or recipe(), TrainingSession(stop=stop), **options)  # type: ignore[arg-type]
 
 
 def test_every_row_is_left_out_once_in_each_partition() -> None:

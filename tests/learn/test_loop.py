@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from noisesieve.core.errors import Stopped, TrainingError
-from noisesieve.core.progress import NullWatcher
 from noisesieve.core.recipes import NetworkRecipe as Recipe
 from noisesieve.core.records import Bytes, Ints
 from noisesieve.learn.checkpoint import Checkpoints
-from noisesieve.learn.distributed import Processes
+from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.training_data import TrainingData
 
@@ -64,8 +63,8 @@ def training_data(rows: int = 60, classes: int = 3, flips: int = 6, seed: int = 
 
 
 def loop(given: TrainingData | None = None, recipe: Recipe = RECIPE, **options: Any) -> Loop:
-    chosen = {"processes": Processes(), "watcher": NullWatcher(), "checkpoints": None, "stop": lambda: None, **options}
-    return Loop(given or training_data(), recipe, **chosen)
+    session = TrainingSession(stop=options.pop("stop", lambda: None))
+    return Loop(given or training_data(), recipe, session, **{"checkpoints": None, **options})
 
 
 def weights(one: Loop) -> list[torch.Tensor]:
@@ -84,7 +83,7 @@ def one_step(made: Loop, batch: torch.Tensor) -> None:
 def test_no_row_is_dropped_before_the_sieve_starts() -> None:
     made = loop()
     _, scores = made.run()
-    kept = [row["kept"] for row in scores.history]
+    kept = [row.kept for row in scores.history]
     assert kept[: RECIPE.sieve_start - 1] == [60, 60, 60]
     assert scores.flagged_epochs.min() >= 0
     assert scores.flagged_epochs.max() <= 1
@@ -176,7 +175,7 @@ def test_a_run_resumed_from_any_step_ends_in_the_same_bits(tmp_path: Path, asked
     _, resumed = loop(given, recipe, checkpoints=checkpoints).run()
     assert (resumed.probs == undisturbed.probs).all()
     assert (resumed.flagged_epochs == undisturbed.flagged_epochs).all()
-    assert [row["kept"] for row in resumed.history] == [row["kept"] for row in undisturbed.history]
+    assert [row.kept for row in resumed.history] == [row.kept for row in undisturbed.history]
 
 
 def test_the_second_opinion_leaves_no_trace_in_the_weights() -> None:
@@ -196,7 +195,7 @@ def test_the_second_opinion_leaves_no_trace_in_the_weights() -> None:
 
     made.train_epoch = watched  # type: ignore[method-assign]
     state, scores = made.run()
-    assert [row["phase"] for row in scores.history][:5] == ["warm-up", "warm-up", "settle", "settle", "ramp"]
+    assert [row.phase for row in scores.history][:5] == ["warm-up", "warm-up", "settle", "settle", "ramp"]
     assert state.ce_snapshot_count == 2
     assert np.allclose(scores.probs.sum(axis=1), 1)
 
@@ -215,8 +214,8 @@ def test_the_train_pass_scores_without_a_pass_of_its_own() -> None:
     made.scorer.score = counted  # type: ignore[method-assign]
     _, scores = made.run()
     assert calls == 1  # the verdict's own
-    assert [row["kept"] for row in scores.history][:3] == [96, 96, 96]
-    assert scores.history[-1]["kept"] < 96
+    assert [row.kept for row in scores.history][:3] == [96, 96, 96]
+    assert scores.history[-1].kept < 96
 
 
 def test_planted_flips_are_the_least_probable_labels() -> None:

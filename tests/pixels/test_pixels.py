@@ -17,7 +17,7 @@ import pytest
 
 from noisesieve import pixels, sources
 from noisesieve.core.errors import InputError, Stopped
-from noisesieve.core.progress import NullWatcher
+from noisesieve.core.progress import NullWatcher, Session
 from noisesieve.core.records import ImageLocation, Index
 from noisesieve.core.settings import PixelSettings, SourceSettings
 from noisesieve.pixels.worker_pool import ImageTask, WorkerPool
@@ -37,8 +37,8 @@ def settings(tmp_path: Path) -> PixelSettings:
 
 
 def load(index: Index, chosen: PixelSettings, tmp_path: Path, size: int = 16) -> pixels.Decoded:
-    file_facts = pixels.inspect_files(index, chosen, NullWatcher(), pause=go)
-    return pixels.decode(index, file_facts, chosen, NullWatcher(), size=size, scratch=tmp_path / "scratch", pause=go)
+    file_facts = pixels.inspect_files(index, chosen, Session())
+    return pixels.decode(index, file_facts, chosen, Session(), size=size, scratch=tmp_path / "scratch")
 
 
 def all_pixels(decoded: pixels.Decoded) -> np.ndarray:
@@ -104,7 +104,8 @@ def test_a_file_that_changes_while_streaming_stops_the_run(colours: Path, tmp_pa
 def test_pixels_survive_the_way_to_another_rank(colours: Path, tmp_path: Path) -> None:
     for budget in (0, 10**9):
         decoded = load(index_of_run(colours), replace(settings(tmp_path), cache_budget=budget), tmp_path)
-        again = pixels.pixels_from_document(pixels.pixels_to_document(decoded.pixels))
+        pixels.save_pixels(decoded.pixels, tmp_path / str(budget))
+        again = pixels.load_pixels(tmp_path / str(budget))
         assert (next(again.batches([np.arange(9)])) == all_pixels(decoded)[:9]).all()
 
 
@@ -112,9 +113,9 @@ def test_one_more_image_decodes_one_image(colours: Path, tmp_path: Path) -> None
     load(index_of_run(colours), settings(tmp_path), tmp_path)
     paint(colours / "red/new.png", (200, 40, 40), seed=555)
     index = index_of_run(colours)
-    file_facts = pixels.inspect_files(index, settings(tmp_path), NullWatcher(), pause=go)
+    file_facts = pixels.inspect_files(index, settings(tmp_path), Session())
     counted = Counting()
-    pixels.decode(index, file_facts, settings(tmp_path), counted, size=16, scratch=tmp_path / "scratch", pause=go)
+    pixels.decode(index, file_facts, settings(tmp_path), Session(counted), size=16, scratch=tmp_path / "scratch")
     assert counted.totals == {"decoding": 1}
 
 
@@ -131,17 +132,16 @@ class Counting(NullWatcher):
 def test_a_stopped_decode_goes_on_where_it_was(colours: Path, tmp_path: Path) -> None:
     index = index_of_run(colours)
     chosen = replace(settings(tmp_path), workers=1)
-    file_facts = pixels.inspect_files(index, chosen, NullWatcher(), pause=go)
+    file_facts = pixels.inspect_files(index, chosen, Session())
     left = iter(range(50))
 
-    def stop() -> None:
-        if next(left, None) is None:
-            raise Stopped("enough", exit_code=143)
+    def stop() -> Stopped | None:
+        return Stopped("enough", exit_code=143) if next(left, None) is None else None
 
     with pytest.raises(Stopped):
-        pixels.decode(index, file_facts, chosen, NullWatcher(), size=16, scratch=tmp_path / "scratch", pause=stop)
+        pixels.decode(index, file_facts, chosen, Session(stop=stop), size=16, scratch=tmp_path / "scratch")
     counted = Counting()
-    decoded = pixels.decode(index, file_facts, chosen, counted, size=16, scratch=tmp_path / "scratch", pause=go)
+    decoded = pixels.decode(index, file_facts, chosen, Session(counted), size=16, scratch=tmp_path / "scratch")
     assert counted.totals["decoding"] <= 75
     fresh = load(index, replace(chosen, cache=False), tmp_path)
     assert (all_pixels(decoded) == all_pixels(fresh)).all()
@@ -149,11 +149,9 @@ def test_a_stopped_decode_goes_on_where_it_was(colours: Path, tmp_path: Path) ->
 
 def test_a_failure_that_passes_is_not_remembered(colours: Path, tmp_path: Path) -> None:
     index = index_of_run(colours)
-    file_facts = pixels.inspect_files(index, settings(tmp_path), NullWatcher(), pause=go)
+    file_facts = pixels.inspect_files(index, settings(tmp_path), Session())
     (colours / "red/3.png").rename(tmp_path / "away.png")
-    first = pixels.decode(
-        index, file_facts, settings(tmp_path), NullWatcher(), size=16, scratch=tmp_path / "s", pause=go
-    )
+    first = pixels.decode(index, file_facts, settings(tmp_path), Session(), size=16, scratch=tmp_path / "s")
     assert first.file_facts.status[index.ids.index("red/3.png")] == "missing file"
     (tmp_path / "away.png").rename(colours / "red/3.png")
     assert len(load(index, settings(tmp_path), tmp_path).rows) == 120
@@ -183,7 +181,7 @@ def test_a_corrupt_page_of_a_table_is_unreadable_rows(tmp_path: Path) -> None:
     start = column.data_page_offset
     content[start : start + 40] = b"\xff" * 40
     (tmp_path / "t.parquet").write_bytes(content)
-    file_facts = pixels.inspect_files(index_of_run(tmp_path / "t.parquet"), settings(tmp_path), NullWatcher(), pause=go)
+    file_facts = pixels.inspect_files(index_of_run(tmp_path / "t.parquet"), settings(tmp_path), Session())
     assert file_facts.readable.sum() == 20
     assert "cannot be read from the table" in file_facts.status[30]
 

@@ -18,12 +18,14 @@ from noisesieve import report
 from noisesieve.core.errors import InputError, OutputError, StateError
 from noisesieve.core.files import atomic_write, locked, write_json
 from noisesieve.core.records import FileFacts, ImageLocation, Index, Scores
+from noisesieve.core.summary import Summary, UnreadableRow
 from noisesieve.report.parquet import write_table
 from noisesieve.report.schema import COLUMNS, DESCRIPTIONS
 from noisesieve.report.summary import wilson_interval
 from noisesieve.sieve.calibrate import corruption_probability
 from noisesieve.sieve.decide import decide
 from tests.conftest import REPOSITORY
+from tests.runs import report_facts, training_summary
 
 LABELS = ["cat", "dog", "dog", "cat", "owl", "cat"]
 CLASSES = ["cat", "dog", "owl"]
@@ -51,7 +53,7 @@ def findings(**changes: Any) -> report.ReportInputs:
     rows = np.array([0, 1, 2, 4, 5])
     codes = report.class_codes([LABELS[i] for i in rows], CLASSES)
     probs = PROBS[[0, 1, 2, 3, 4]]
-    scores = Scores(probs, np.zeros(5), np.array([0.4, 0.4, 0.2]), 2.0, [], {})
+    scores = Scores(probs, np.zeros(5), np.array([0.4, 0.4, 0.2]), 2.0, [], None)
     verdicts = decide(scores, codes, eps=1e-3, trusted=np.zeros(5, dtype=np.bool_))
     file_facts = FileFacts(sha, status, np.full(6, 8), np.full(6, 8))
     return report.ReportInputs(index, file_facts, rows, CLASSES, codes, scores, verdicts)
@@ -126,7 +128,7 @@ def test_the_corruption_probability_is_one_and_never_rises_along_rank(seed: int,
     g = torch.Generator().manual_seed(seed)
     probs = (torch.randn(rows, 5, generator=g, dtype=torch.float64) * 4).softmax(1)
     labels = torch.randint(5, (rows,), generator=g)
-    scores = Scores(probs.numpy(), np.zeros(rows), np.full(5, 0.2), 2.0, [], {})
+    scores = Scores(probs.numpy(), np.zeros(rows), np.full(5, 0.2), 2.0, [], None)
     verdicts = decide(scores, labels.numpy(), eps=1e-3, trusted=np.zeros(rows, dtype=np.bool_))
     along = verdicts.corruption_probability[np.argsort(verdicts.rank)].astype(np.float32)
     assert along.min() >= 0
@@ -145,16 +147,22 @@ def test_a_mixture_tells_two_kinds_apart() -> None:
 
 def test_the_summary_counts_what_the_table_holds() -> None:
     table = report.build_table(findings())
-    found = report.summarize(table, classes=CLASSES, undecided=0, facts={})
-    assert found["examples"] == 6
-    assert found["unreadable"] == 1
-    assert found["clean"] + found["corrupted"] == found["readable"] == 5
-    assert sum(row["corrupted"] for row in found["classes"]) == found["corrupted"]
-    assert sum(row["count"] for row in found["confusions"]) == table["suggested_label"].drop_null().length()
-    assert found["unreadable_rows"] == [{"id": "3.png", "status": "missing file"}]
-    assert found["duplicates"]["groups"] == 1
-    assert found["duplicates"]["with_different_labels"] == 0
-    json.dumps(found, allow_nan=False)
+    found = report.summarize(
+        table,
+        classes=CLASSES,
+        undecided=0,
+        training=training_summary(),
+    )
+    assert found.examples == 6
+    assert found.unreadable == 1
+    assert found.clean + found.corrupted == found.readable == 5
+    assert sum(row.corrupted for row in found.classes) == found.corrupted
+    assert sum(row.count for row in found.confusions) == table["suggested_label"].drop_null().length()
+    assert found.unreadable_rows == [UnreadableRow("3.png", "missing file")]
+    assert found.duplicates.groups == 1
+    assert found.duplicates.with_different_labels == 0
+    document = json.loads(json.dumps(found.to_document(), allow_nan=False))
+    assert Summary.from_document(document) == found
 
 
 def test_wilsons_interval_holds_the_share_and_stays_in_range() -> None:
@@ -167,14 +175,14 @@ def test_wilsons_interval_holds_the_share_and_stays_in_range() -> None:
 
 def test_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        write_table(report.build_table(findings()), tmp_path / name, {"classes": CLASSES})
+        write_table(report.build_table(findings()), tmp_path / name, report_facts(CLASSES).to_document())
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_a_report_is_read_back_and_a_newer_one_is_refused(tmp_path: Path) -> None:
-    write_table(report.build_table(findings()), tmp_path / "report.parquet", {"classes": CLASSES})
+    write_table(report.build_table(findings()), tmp_path / "report.parquet", report_facts(CLASSES).to_document())
     found = report.read_report(tmp_path)
-    assert found.facts["classes"] == CLASSES
+    assert found.facts.classes == CLASSES
     assert len(found.to_pandas()) == 6
     assert found.corrupted["rank"].to_pylist() == sorted(found.corrupted["rank"].to_pylist())
     write_table(report.build_table(findings()), tmp_path / "report.parquet", {"schema_version": 99})

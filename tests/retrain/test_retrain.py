@@ -22,17 +22,18 @@ from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, assi
 from noisesieve.commands.retrain import retrain
 from noisesieve.core.command_settings import RetrainOptions, RetrainSettings, TestSettings
 from noisesieve.core.errors import Stopped, UsageError
-from noisesieve.core.progress import NullWatcher
+from noisesieve.core.progress import NullWatcher, Session
 from noisesieve.core.recipes import NetworkRecipe as Recipe
 from noisesieve.core.recipes import RetrainRecipe
 from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.augment import mix
-from noisesieve.learn.distributed import Processes
+from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.plan import plan as scan_plan
 from noisesieve.learn.training_data import balanced_batches
 from noisesieve.retrain import plan as plans
-from noisesieve.retrain.loop import LabelledTestSet, RetrainData, RetrainLoop
+from noisesieve.retrain.data import LabelledTestSet, RetrainData
+from noisesieve.retrain.loop import RetrainLoop
 from noisesieve.retrain.losses import consistency_loss
 from noisesieve.retrain.strong_augment import cutout, strong_augment
 from tests.conftest import COLOURS, QUICK_OPTIONS, REPOSITORY, Run, paint, validate
@@ -185,14 +186,9 @@ def data(**changes: object) -> RetrainData:
 
 
 def teach(recipe: RetrainRecipe, learnt: RetrainData | None = None, **options: object) -> RetrainLoop:
-    chosen = {
-        "test_set": None,
-        "name": "retrain",
-        "processes": Processes(),
-        "watcher": NullWatcher(),
-        "checkpoints": None,
-    }
-    return RetrainLoop(learnt or data(), recipe, **{**chosen, "stop": lambda: None, **options})  # type: ignore[arg-type]
+    session = TrainingSession(stop=options.pop("stop", lambda: None))  # type: ignore[arg-type]
+    chosen = {"test_set": None, "name": "retrain", "checkpoints": None, **options}
+    return RetrainLoop(learnt or data(), recipe, session, **chosen)  # type: ignore[arg-type]
 
 
 def weights(training: RetrainLoop) -> Tensor:
@@ -264,7 +260,7 @@ def test_the_exam_is_taken_after_every_epoch() -> None:
     learnt = data()
     test_set = LabelledTestSet(learnt.pixels, learnt.labels)
     training = teach(made(epochs=2), test_set=test_set)
-    assert [0 <= row["test_accuracy"] <= 1 for row in training.run().history] == [True, True]
+    assert [0 <= row.test_accuracy <= 1 for row in training.run().history] == [True, True]
 
 
 # Mixup and balanced batches, in the scan's own loop.
@@ -292,7 +288,7 @@ def test_mixing_keeps_the_mean_and_half_of_each_image() -> None:
 
 def scanned(recipe: Recipe, images: Memory | None = None) -> Loop:
     learnt = training_data() if images is None else replace(training_data(), pixels=images)
-    loop = Loop(learnt, recipe, processes=Processes(), watcher=NullWatcher(), checkpoints=None, stop=lambda: None)
+    loop = Loop(learnt, recipe, TrainingSession(), checkpoints=None)
     loop.loader.mean, loop.loader.std = torch.full((3,), 120.0), torch.full((3,), 60.0)
     return loop
 
@@ -321,7 +317,7 @@ def test_an_epoch_has_as_many_batches_as_asked_for() -> None:
     loop = scanned(replace(RECIPE, balanced=True, epoch_steps=7))
     assert len(loop.epoch_batches()) == 7
     _, scores = loop.run()
-    assert {row["steps"] for row in scores.history} == {7}
+    assert {row.steps for row in scores.history} == {7}
 
 
 # Through the run folder.
@@ -387,7 +383,7 @@ def test_a_stopped_retraining_resumes_to_the_same_model(home: Path, tmp_path: Pa
     watcher = Impatient()
     chosen = settings(home, tmp_path / "a", test=TestSettings(home / "test"), baseline="ce")
     with pytest.raises(Stopped):
-        retrain(chosen, watcher=watcher, stop=lambda: Stopped("", exit_code=143) if watcher.asked else None)
+        retrain(chosen, session=Session(watcher, lambda: Stopped("", exit_code=143) if watcher.asked else None))
     assert not (tmp_path / "a/retrain.json").exists()
     retrain(chosen)
     retrain(replace(chosen, output=tmp_path / "b"))
@@ -422,7 +418,7 @@ def test_the_papers_first_phase_hands_its_division_to_the_second(inside: Run, ho
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["rows"]["clean"] == sum(kept)
-    assert found["recipe"]["network"]["batch_size"] == min(320, sum(kept))
+    assert found["recipe"]["batch_size"] == min(320, sum(kept))
 
 
 def test_clothing1m_runs_on_small_data(inside: Run, home: Path) -> None:

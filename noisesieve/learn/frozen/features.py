@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +11,12 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.files import digest
-from noisesieve.core.progress import Watcher
 from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Ints
 from noisesieve.core.settings import PixelSettings
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import Precision, make_deterministic
+from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.networks.backbones import Network, build
 from noisesieve.learn.networks.embed import block_size, extract_features
 from noisesieve.learn.networks.pretrained import Statistics, load_backbone, statistics_of
@@ -43,13 +42,12 @@ def compute_features(
     recipe: HeadRecipe,
     weights: Path,
     settings: PixelSettings,
-    watcher: Watcher,
+    session: TrainingSession,
     *,
-    device: torch.device,
     scratch: Path,
-    pause: Callable[[], None],
 ) -> Features:
     """Return the features of all rows, from the cache as far as they are there. Equal images are computed once."""
+    device = session.device
     make_deterministic(device)
     network = build(recipe.backbone, classes=2, image_size=recipe.image_size, seed=0)
     load_backbone(network, weights)
@@ -58,7 +56,7 @@ def compute_features(
     statistics = loader.mean.tolist(), loader.std.tolist()
     hashes = [str(decoded.file_facts.sha256[row]) for row in decoded.rows.tolist()]
     contents = sorted(set(hashes))
-    folder = cache_folder(settings, watcher)
+    folder = cache_folder(settings, session)
     item_bytes = views * width * 2
     cache = None
     if folder is not None:
@@ -85,7 +83,7 @@ def compute_features(
     slots = slots[np.argsort([first[contents[i]] for i in slots.tolist()], kind="stable")]  # in the order of the rows
     rows = np.array([first[contents[i]] for i in slots.tolist()], dtype=np.int64)
     try:
-        _fill(entry, slots, rows, network, loader, watcher, views=views, device=device, pause=pause)
+        _fill(entry, slots, rows, network, loader, session, views=views)
     finally:
         if cache is not None:  # also after a stop, so that the next run continues from here
             entry = cache.keep(entry)
@@ -98,16 +96,15 @@ def _fill(
     rows: Ints,
     network: Network,
     loader: BatchLoader,
-    watcher: Watcher,
+    session: TrainingSession,
     *,
     views: int,
-    device: torch.device,
-    pause: Callable[[], None],
 ) -> None:
     """Compute the features of these rows and write them to their slots."""
+    device = session.device
     network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     store = _open_features(entry, views, network.fc.in_features, write=True)
-    watcher.stage("features", len(rows))
+    session.stage("features", len(rows))
     size = block_size(device)
     batches = list(torch.from_numpy(rows).split(size))
     features = extract_features(network, loader, batches, mirrored=views == 2, device=device)
@@ -115,9 +112,9 @@ def _fill(
         store[part.numpy()] = values.clamp(-65504, 65504).half().numpy()
         for slot in part.tolist():
             entry.status[slot] = "ok"
-        watcher.advance(len(part))
-        pause()
-    watcher.finish()
+        session.advance(len(part))
+        session.pause()
+    session.finish()
 
 
 def _open_features(entry: CacheEntry, views: int, width: int, *, write: bool) -> Halves:

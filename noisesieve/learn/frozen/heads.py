@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.errors import TrainingError
-from noisesieve.core.progress import Stop, Watcher
 from noisesieve.core.recipes import HeadRecipe
-from noisesieve.core.records import Scores
+from noisesieve.core.records import EpochRow, Scores, TrainingFacts
 from noisesieve.learn.device import make_deterministic
+from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.folds import assign_folds, in_single_image_class
 from noisesieve.learn.frozen.projection import Projection
+from noisesieve.learn.history import EpochTotals, epoch_row, progress_facts
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.schedule import Schedule
 from noisesieve.learn.training_data import make_generator, shuffled_batches
@@ -52,33 +53,39 @@ class HeadScores:
     clean: Tensor  # (N, H) bool: the row passes this head's sieve
 
 
+@dataclass(frozen=True)
+class HeadData:
+    """The readable rows to train heads on."""
+
+    features: Tensor  # (N, V, D)
+    labels: Tensor  # (N,) int64
+    classes: int
+    trusted: Tensor  # (N,) bool: never dropped
+    contents: Tensor | None = None  # (N,) rows with equal numbers have the same image; None: all differ
+
+
 class Heads:
     """One training of all heads. Start with `run`: the other methods are its steps."""
 
     def __init__(
         self,
-        features: Tensor,  # (N, V, D)
-        labels: Tensor,
-        classes: int,
-        trusted: Tensor,
+        data: HeadData,
         recipe: HeadRecipe,
+        session: TrainingSession,
         *,
-        device: torch.device,
-        watcher: Watcher,
-        stop: Stop,
-        contents: Tensor | None = None,  # (N,) rows with equal numbers have the same image; None: all differ
         observe: Callable[[Tensor, Tensor], None] | None = None,  # mean logits (B, K) and rows of every step
     ) -> None:
+        device, features, labels, classes = session.device, data.features, data.labels, data.classes
         make_deterministic(device)
-        self.recipe, self.device, self.watcher, self.stop, self.observe = recipe, device, watcher, stop, observe
+        self.recipe, self.device, self.session, self.observe = recipe, device, session, observe
         self.schedule = Schedule(recipe, recipe.warmup_epochs)
-        self.labels, self.trusted, self.classes, self.rows = labels, trusted, classes, len(labels)
+        self.labels, self.trusted, self.classes, self.rows = labels, data.trusted, classes, len(labels)
         self.projection = Projection.fit(features[:, 0], classes=classes, seed=recipe.seed)
         projected = [self.projection.project(view) for view in features.unbind(1)]
         self.features = torch.stack(projected, dim=1).to(device)  # (N, V, Q)
         self.width = self.features.shape[2]
         self.prior = torch.bincount(labels, minlength=classes).double() / self.rows
-        contents = torch.arange(self.rows) if contents is None else contents
+        contents = torch.arange(self.rows) if data.contents is None else data.contents
         self.heads = recipe.folds * recipe.head_seeds
         self.held_out_head = assign_folds(
             labels, contents, folds=recipe.folds, partitions=recipe.head_seeds, seed=recipe.seed
@@ -92,12 +99,12 @@ class Heads:
         self.flip: bool | None = recipe.flip if features.shape[1] > 1 else False
         self.dropped = torch.zeros(self.rows, dtype=torch.float64)
         self.margin_history: list[Tensor] = []
-        self.history: list[dict[str, object]] = []
+        self.history: list[EpochRow] = []
 
     def run(self) -> tuple[Head, Scores]:
         """Train, score and sieve until the last epoch."""
         schedule, total, counted, scored = self.schedule, torch.zeros(0), 0, None
-        self.watcher.stage("training", schedule.epochs * self.rows)
+        self.session.stage("training", schedule.epochs * self.rows)
         for epoch in range(1, schedule.epochs + 1):
             start = time.monotonic()
             loss, steps, skipped = self.train_epoch(epoch)
@@ -117,31 +124,21 @@ class Heads:
                     total, counted = (total + scored.probs if counted else scored.probs.clone()), counted + 1
                 if not last and epoch + 1 >= schedule.sieve_start:
                     self.sieve(scored.clean, epoch)
+            share = float((~self.held_out).double().mean())  # of the rows that one head is trained on
+            images = round(kept * self.heads * share)
+            totals = EpochTotals((loss or 0.0) * images, images if loss is not None else 0, skipped, trained - start)
             self.history.append(
-                {
-                    "epoch": epoch,
-                    "phase": schedule.phase(epoch),
-                    "beta": schedule.beta(epoch),
-                    "learning_rate": schedule.learning_rate(epoch, (steps - 1) / steps),
-                    "train_loss": loss,
-                    "kept": kept,
-                    "flagged": flagged,
-                    "undecided": undecided_rows,
-                    "steps": steps,
-                    "skipped_steps": skipped,
-                    "train_seconds": trained - start,
-                    "score_seconds": time.monotonic() - trained,
-                    "images_per_second": kept * self.heads * self._share / max(1e-9, trained - start),
-                }
+                epoch_row(
+                    epoch,
+                    schedule,
+                    totals,
+                    counts=(kept, flagged, undecided_rows, steps),
+                    score_seconds=time.monotonic() - trained,
+                )
             )
-        self.watcher.finish()
+        self.session.finish()
         assert scored is not None
         return self.head(), self.scores(total / counted, scored)
-
-    @property
-    def _share(self) -> float:
-        """The mean share of rows that one head is trained on."""
-        return float((~self.held_out).double().mean())
 
     def _kept_by_most_heads(self) -> Tensor:
         """Return (N,): True for rows that are kept by most of the heads that may train on them."""
@@ -159,8 +156,7 @@ class Heads:
         losses, skipped, prior = [], 0, self.prior.float().to(self.device)
         kept = int(self._kept_by_most_heads().sum())
         for step, batch in enumerate(batches):
-            if (asked := self.stop()) is not None:
-                raise asked
+            self.session.pause()
             views = self._views(batch, make_generator(recipe.seed, epoch, step + 1))
             weights = self.keep[batch].T.float().to(self.device)  # (H, B)
             count = weights.sum(dim=1)  # (H,)
@@ -182,15 +178,7 @@ class Heads:
                     )
             if self.observe is not None:
                 self._report_logits(logits.detach(), batch)
-            self.watcher.advance(
-                len(batch),
-                phase=self.schedule.phase(epoch),
-                epoch=epoch,
-                epochs=self.schedule.epochs,
-                beta=beta,
-                kept=kept,
-                dropped=self.rows - kept,
-            )
+            self.session.advance(len(batch), **progress_facts(epoch, self.schedule, kept=kept, rows=self.rows))
         return sum(losses) / len(losses) if losses else None, len(batches), skipped
 
     def _views(self, batch: Tensor, generator: torch.Generator) -> Tensor:
@@ -293,16 +281,16 @@ class Heads:
             prior=self.prior.numpy(),
             beta=schedule.beta(schedule.epochs),
             history=list(self.history),
-            facts={
-                "warmup_epochs": schedule.warmup,
-                "epochs": schedule.epochs,
-                "sieve_start": schedule.sieve_start,
-                "flip": bool(self.flip),
-                "held_out": self.rows,
-                "held_out_agreement": [],
-                "loop_eps": self.recipe.loop_eps,
-                "heads": self.heads,
-            },
+            facts=TrainingFacts(
+                warmup_epochs=schedule.warmup,
+                epochs=schedule.epochs,
+                sieve_start=schedule.sieve_start,
+                flip=bool(self.flip),
+                held_out=self.rows,
+                held_out_agreement=[],
+                loop_eps=self.recipe.loop_eps,
+                heads=self.heads,
+            ),
             saved_model_scores=torch.stack((scored.first, (scored.first_margin >= 0).double()), dim=1).numpy(),
             margin_history=torch.stack(self.margin_history).numpy(),
             out_of_fold=True,

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.files import sha256_of
+from noisesieve.core.files import sha256_of_weights
 from noisesieve.core.recipes import NetworkChoice
 from noisesieve.learn.networks.backbones import LITE
 
@@ -85,7 +85,7 @@ def _imagenet_file(backbone: str) -> Path:
 
 def with_weights_hash(recipe: R, file: Path | None) -> R:
     """Return the recipe with the hash of its weights file: a run with other weights is another run."""
-    return recipe if file is None else replace(recipe, weights_sha256=sha256_of(file))
+    return recipe if file is None else replace(recipe, weights_sha256=sha256_of_weights(file))
 
 
 def statistics_of(weights: str, backbone: str) -> Statistics | None:
