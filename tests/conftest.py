@@ -74,7 +74,7 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 def noisesieve(tmp_path: Path) -> Run:
     """Run the command line as a user does, in an empty working folder."""
 
-    def run(*arguments: object, timeout: float = 240, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run(*arguments: object, timeout: float = 600, **environment: str) -> subprocess.CompletedProcess[str]:
         home = tmp_path / "work"
         home.mkdir(exist_ok=True)
         return subprocess.run(

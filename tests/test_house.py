@@ -124,6 +124,13 @@ def test_help_and_import_load_no_torch() -> None:
     assert found.stdout.strip() == "[]"
 
 
+def test_a_command_loads_torchvision_and_pandas_only_where_they_are_used() -> None:
+    slow = "('torchvision', 'pandas', 'sklearn')"
+    code = f"import sys, noisesieve.commands.scan; print([m for m in {slow} if m in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=PACKAGE.parent)
+    assert found.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("tool", [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)], ids=" ".join)
 def test_the_linters_have_nothing_to_say(tool: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", *tool]

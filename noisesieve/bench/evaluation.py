@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow as pa
 from noisesieve.bench.metrics import area_under_roc, average_precision, calibration, detection, precision_at
 from noisesieve.bench.truth import LabelledRows
 from noisesieve.core.errors import InputError
+from noisesieve.core.files import Json
 from noisesieve.core.records import Bools, Floats, Ints
 from noisesieve.core.text import natural_key
 from noisesieve.report import Report
@@ -60,7 +60,7 @@ class EvaluatedRows:
         return -self.rank.astype(np.float64)
 
 
-def evaluate_rows(rows: EvaluatedRows) -> dict[str, Any]:
+def evaluate_rows(rows: EvaluatedRows) -> Json:
     """Return all figures as one JSON document."""
     wrong = rows.wrong
     order = np.argsort(rows.rank)
@@ -96,7 +96,7 @@ def evaluate_rows(rows: EvaluatedRows) -> dict[str, Any]:
     }
 
 
-def _of_class(rows: EvaluatedRows, name: str) -> dict[str, Any]:
+def _of_class(rows: EvaluatedRows, name: str) -> Json:
     """Return the figures of the rows with this given label."""
     mine: Bools = rows.given == name
     found = detection(rows.flagged[mine], rows.wrong[mine])

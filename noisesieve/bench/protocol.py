@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
 from noisesieve.bench.table import HEADINGS, method_cells
+from noisesieve.core.files import Json
 
 NOISESIEVE = (sys.executable, "-m", "noisesieve")
 PLANTED = (("instance", 0.2), ("instance", 0.4), ("symmetric", 0.4), ("asymmetric", 0.3))
@@ -59,7 +59,7 @@ def bench_jobs(data: Path, out: Path) -> list[BenchJob]:
     return jobs
 
 
-def run(job: BenchJob, out: Path, *, methods: str, seed: int, start: Sequence[str]) -> dict[str, Any]:
+def run(job: BenchJob, out: Path, *, methods: str, seed: int, start: Sequence[str]) -> Json:
     """Run one bench in its own process, with one thread, and return its JSON document."""
     target = out / f"{job.name}-seed{seed}-{methods.replace(',', '+')}.json"
     if not target.exists():
@@ -67,11 +67,11 @@ def run(job: BenchJob, out: Path, *, methods: str, seed: int, start: Sequence[st
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run([*command, "--seed", str(seed), "-q", "-o", str(target)], env=environment, check=True)
         print(f"{job.name}, seed {seed}: done", flush=True)
-    document: dict[str, Any] = json.loads(target.read_text(encoding="utf-8"))
+    document: Json = json.loads(target.read_text(encoding="utf-8"))
     return {**document, "name": job.name}
 
 
-def report(documents: Sequence[dict[str, Any]]) -> str:
+def report(documents: Sequence[Json]) -> str:
     """Return all sets in one Markdown table."""
     headings = ("set", *HEADINGS, "ECE", "rate error")
     lines = [f"| {' | '.join(headings)} |", f"|---|---|{'---:|' * (len(headings) - 2)}"]
@@ -89,11 +89,11 @@ def report(documents: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _mean(rows: list[dict[str, Any]], key: str) -> float:
+def _mean(rows: list[Json], key: str) -> float:
     return float(sum(row[key] or 0.0 for row in rows) / len(rows))
 
 
-def origin(documents: Sequence[dict[str, Any]]) -> str:
+def origin(documents: Sequence[Json]) -> str:
     """Return hardware, commit and command, so that others can repeat the measurement."""
     machine = documents[0]["machine"]
     commit = subprocess.run(

@@ -10,6 +10,7 @@ import torch
 
 from noisesieve.bench.methods import MethodResult
 from noisesieve.bench.metrics import area_under_roc, average_precision, calibration, detection
+from noisesieve.core.files import Json
 from noisesieve.core.records import Bools
 
 COLUMNS = ("flagged", "precision", "recall", "f1", "average_precision", "auc", "seconds", "passes")
@@ -17,7 +18,7 @@ HEADINGS = ("method", "flagged", "precision", "recall", "F1", "AP", "AUC", "seco
 ABLATION_HEADINGS = ("method", "accuracy", "clean rows", "seconds", "passes")
 
 
-def figures_of(result: MethodResult, known: Bools, wrong: Bools) -> dict[str, Any]:
+def figures_of(result: MethodResult, known: Bools, wrong: Bools) -> Json:
     """Return the figures of one method on the rows whose right label is known."""
     suspicion, hits = result.suspicion[known], detection(result.flagged[known], wrong)
     probability = None if result.probability is None else result.probability[known]
@@ -35,7 +36,7 @@ def figures_of(result: MethodResult, known: Bools, wrong: Bools) -> dict[str, An
     }
 
 
-def machine_facts(device: torch.device) -> dict[str, Any]:
+def machine_facts(device: torch.device) -> Json:
     """Return the hardware and versions that figures were measured with."""
     return {
         "processor": _processor(),
@@ -55,23 +56,23 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def table_of(document: dict[str, Any]) -> tuple[tuple[str, ...], list[list[str]]]:
+def table_of(document: Json) -> tuple[tuple[str, ...], list[list[str]]]:
     """Return the headings and cells of a bench or an ablation."""
     if _is_ablation(document):
         return ABLATION_HEADINGS, [_ablation_cells(row) for row in document["methods"]]
     return HEADINGS, [method_cells(row) for row in document["methods"]]
 
 
-def _is_ablation(document: dict[str, Any]) -> bool:
+def _is_ablation(document: Json) -> bool:
     return "test_rows" in document
 
 
-def method_cells(row: dict[str, Any]) -> list[str]:
+def method_cells(row: Json) -> list[str]:
     """Return the figures of one method as text, in the order of HEADINGS."""
     return [row["method"], *(_cell(name, row[name]) for name in COLUMNS)]
 
 
-def _ablation_cells(row: dict[str, Any]) -> list[str]:
+def _ablation_cells(row: Json) -> list[str]:
     return [
         row["method"],
         f"{row['accuracy']:.3f}",
@@ -91,7 +92,7 @@ def _cell(name: str, value: Any) -> str:
     return f"{value:.1f}" if name == "passes" else f"{value:.3f}"
 
 
-def as_markdown(document: dict[str, Any]) -> str:
+def as_markdown(document: Json) -> str:
     """Return the table for a README, below a line with dataset and hardware."""
     machine, recipe = document["machine"], document["recipe"]
     if _is_ablation(document):

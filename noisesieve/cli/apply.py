@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import ApplySettings
+from noisesieve.core.files import Json
 from noisesieve.core.options import build_settings
 
 MOVES_SHOWN = 10
@@ -55,7 +56,7 @@ def apply(
             _show(document)
 
 
-def _show(document: dict[str, Any]) -> None:
+def _show(document: Json) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
     out = console(stderr=False)

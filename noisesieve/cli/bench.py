@@ -6,13 +6,14 @@ import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import BenchSettings, TestSettings
 from noisesieve.core.errors import OutputError, UsageError
+from noisesieve.core.files import Json
 from noisesieve.core.options import build_settings
 from noisesieve.core.settings import NETWORK, OUTPUT
 
@@ -109,7 +110,7 @@ def _refuse_target(target: Path, data: Path) -> None:
         raise OutputError(f"{target}: {folder} is not writable.", "Choose another file.")
 
 
-def _show(document: dict[str, Any]) -> None:
+def _show(document: Json) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
     from noisesieve.commands.bench import table_of
 

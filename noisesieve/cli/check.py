@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,7 @@ from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results, say
 from noisesieve.core.command_settings import CheckSettings
 from noisesieve.core.errors import OutputError
+from noisesieve.core.files import Json
 from noisesieve.core.options import build_settings
 from noisesieve.core.settings import GATE, OUTPUT
 
@@ -86,7 +87,7 @@ def _notes(checked: CheckResult) -> list[str]:
     if batch.in_training:
         notes.append(f"{_rows(batch.in_training)} also in the training data: their scores are in-sample.")
     if batch.unreadable:
-        listed = ", ".join(f"{row['id']} ({row['status']})" for row in checked.unreadable_rows[:5])
+        listed = ", ".join(f"{row.id} ({row.status})" for row in checked.unreadable_rows[:5])
         notes.append(f"Cannot be read: {listed}{', …' if batch.unreadable > 5 else ''}.")
     if batch.waived:
         notes.append(f"{_rows(batch.waived)} waived and not counted.")
@@ -133,7 +134,7 @@ def _write_github(result: GateResult, *, to_stderr: bool) -> None:
             ) from error
 
 
-def document(checked: CheckResult, result: GateResult) -> dict[str, Any]:
+def document(checked: CheckResult, result: GateResult) -> Json:
     """Return the document for --json."""
     batch = checked.batch
     return {
@@ -145,13 +146,13 @@ def document(checked: CheckResult, result: GateResult) -> dict[str, Any]:
         "corrupted": batch.corrupted,
         "waived": batch.waived,
         "unreadable": batch.unreadable,
-        "unreadable_rows": checked.unreadable_rows,
+        "unreadable_rows": [vars(row) for row in checked.unreadable_rows],
         "in_training": batch.in_training,
         "unknown": batch.unknown,
         "base_rate": checked.base_rate,
         "classes": [{"label": label, "corrupted": hits, "of": total} for label, (hits, total) in batch.classes.items()],
-        "groups": checked.groups,
-        "suspects": list(result.suspects[:10]),
+        "groups": None if checked.groups is None else [vars(row) for row in checked.groups],
+        "suspects": [vars(row) for row in result.suspects[:10]],
         "notes": result.notes,
     }
 
@@ -179,8 +180,8 @@ def _show(out: Console, checked: CheckResult, result: GateResult) -> None:
             table.add_column(name)
         table.add_column("P(wrong)", justify="right")
         for row in result.suspects[:SUSPECTS_SHOWN]:
-            cells = (row["path"] or row["id"], row["label"], row["suggested_label"] or "?")
-            table.add_row(*map(plain_text, cells), f"{row['corruption_probability']:.3f}")
+            cells = (row.path or row.id, row.label, row.suggested_label or "?")
+            table.add_row(*map(plain_text, cells), f"{row.corruption_probability:.3f}")
         out.print(table)
     if checked.groups is not None:
         out.print()
@@ -188,10 +189,11 @@ def _show(out: Console, checked: CheckResult, result: GateResult) -> None:
         table.add_column("group", overflow="fold")
         for name in ("flagged", "of", "share", "95 %"):
             table.add_column(name, justify="right")
-        for row in checked.groups[:GROUPS_SHOWN]:
-            interval = f"{row['low']:.0%} – {row['high']:.0%}"
-            share = f"{row['share']:.1%}"
-            table.add_row(plain_text(row["value"]), f"{row['corrupted']:,}", f"{row['of']:,}", share, interval)
+        for group in checked.groups[:GROUPS_SHOWN]:
+            interval = f"{group.low:.0%} – {group.high:.0%}"
+            table.add_row(
+                plain_text(group.value), f"{group.corrupted:,}", f"{group.of:,}", f"{group.share:.1%}", interval
+            )
         if len(checked.groups) > GROUPS_SHOWN:
             table.caption = f"and {len(checked.groups) - GROUPS_SHOWN:,} more with --json"
         out.print(table)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from noisesieve.cli import options as o
 from noisesieve.cli.terminal import console, results
+from noisesieve.core.files import Json
 
 LISTED = 5
 WORDS = {
@@ -48,7 +49,7 @@ def diff(
             _show(found, quiet=quiet)
 
 
-def _show(found: dict[str, Any], *, quiet: bool) -> None:
+def _show(found: Json, *, quiet: bool) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
     out = console(stderr=False)
@@ -78,7 +79,7 @@ def _show(found: dict[str, Any], *, quiet: bool) -> None:
     out.print(table)
 
 
-def _line(row: dict[str, Any]) -> str:
+def _line(row: Json) -> str:
     if row["before"] is not None and row["after"] is not None and row["before"] != row["after"]:
         return f"{row['id']}: {row['before']} → {row['after']}"
     looks_like = f", looks like {row['suggested_label']}" if row["suggested_label"] else ""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import DoctorSettings
 from noisesieve.core.errors import InputError
+from noisesieve.core.files import Json
 from noisesieve.core.settings import OUTPUT, scan_settings
 
 LISTED = 5
@@ -46,7 +47,7 @@ def doctor(
         raise InputError(f"{data}: {kinds} (--strict).", "Correct them, or leave --strict out.")
 
 
-def _show(found: dict[str, Any], *, quiet: bool) -> None:
+def _show(found: Json, *, quiet: bool) -> None:
     from noisesieve.cli.scan import duration
     from noisesieve.cli.terminal import plain_text
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import RESUMES, running
 from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import EvaluateSettings
+from noisesieve.core.files import Json
 from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def evaluate(
             show(console(stderr=False), document, quiet=quiet)
 
 
-def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
+def _show(out: Console, found: Json, *, quiet: bool) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
     rate, corrupted = found["noise_rate"], found["corrupted"]
@@ -106,7 +107,7 @@ def _show(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
         out.print(plain_text(f"Chart: {found['picture']}"), soft_wrap=True)
 
 
-def _show_planted(out: Console, found: dict[str, Any], *, quiet: bool) -> None:
+def _show_planted(out: Console, found: Json, *, quiet: bool) -> None:
     from noisesieve.cli.terminal import plain_text
 
     row = found["corrupted"]

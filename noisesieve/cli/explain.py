@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,7 @@ from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import ExplainSettings
+from noisesieve.core.files import Json
 from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def explain(
             _show(found, quiet=quiet)
 
 
-def _show(found: dict[str, Any], *, quiet: bool) -> None:
+def _show(found: Json, *, quiet: bool) -> None:
     from noisesieve.cli.terminal import plain_text
 
     out = console(stderr=False)
@@ -89,7 +90,7 @@ def _show(found: dict[str, Any], *, quiet: bool) -> None:
         say(f"image: {found['file']}")
 
 
-def sentence(found: dict[str, Any]) -> str:
+def sentence(found: Json) -> str:
     """Return the verdict in one sentence."""
     given, probability = found["label"], found["label_probability"]
     wrong = found["corruption_probability"]
@@ -115,7 +116,7 @@ def sentence(found: dict[str, Any]) -> str:
     )
 
 
-def arithmetic(found: dict[str, Any]) -> str:
+def arithmetic(found: Json) -> str:
     """Return the closed form as one line of numbers."""
     sign = "≥" if found["margin"] >= 0 else "<"
     return (
@@ -124,7 +125,7 @@ def arithmetic(found: dict[str, Any]) -> str:
     )
 
 
-def _show_margin_history(found: dict[str, Any]) -> None:
+def _show_margin_history(found: Json) -> None:
     from rich.text import Text
 
     margin_history, out = found["margin_history"], console(stderr=False)

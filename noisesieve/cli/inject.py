@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results
 from noisesieve.core.command_settings import InjectSettings
+from noisesieve.core.files import Json
 from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def inject(
             _show(document, planted)
 
 
-def _document(settings: InjectSettings, planted: PlantedNoise, root: Path | None) -> dict[str, Any]:
+def _document(settings: InjectSettings, planted: PlantedNoise, root: Path | None) -> Json:
     flips = int(planted.flipped.sum())
     pairs = [
         {"true": planted.classes[i], "given": planted.classes[j], "count": int(planted.counts[i, j])}
@@ -77,7 +78,7 @@ def _document(settings: InjectSettings, planted: PlantedNoise, root: Path | None
     }
 
 
-def _show(document: dict[str, Any], planted: PlantedNoise) -> None:
+def _show(document: Json, planted: PlantedNoise) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
     out = console(stderr=False)

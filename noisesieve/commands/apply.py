@@ -24,7 +24,7 @@ from noisesieve.commands._open_run import (
 )
 from noisesieve.core.command_settings import ApplySettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
-from noisesieve.core.files import atomic_output, atomic_write
+from noisesieve.core.files import Json, atomic_output, atomic_write
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
@@ -37,7 +37,7 @@ from noisesieve.sources.write_folder import write_folder
 from noisesieve.sources.write_table import fill_table, table_kind
 
 
-def apply(run: Path, settings: ApplySettings, *, session: Session) -> dict[str, Any]:
+def apply(run: Path, settings: ApplySettings, *, session: Session) -> Json:
     """Write a corrected dataset, an audit log and a summary. If any decision cannot be applied, nothing is written."""
     report = read_report(run)
     source = settings_of_run(report, settings.data, settings.root).source
@@ -151,9 +151,9 @@ def _publish(
     source: SourceSettings,
     changes: dict[int, str | None],
     outcomes: dict[int, decisions.Outcome],
-    document: dict[str, Any],
+    document: Json,
     settings: ApplySettings,
-) -> dict[str, Any]:
+) -> Json:
     """Write all three files under temporary names, then rename: audit log and summary first, the dataset last."""
     out, summary = settings.output, sidecar_path(settings.output, "summary.json")
     with contextlib.ExitStack() as stack:
@@ -198,7 +198,7 @@ def _scan_options(source: SourceSettings, root: Path | None) -> list[str]:
     return options
 
 
-def _moves(index: Index, outcomes: dict[int, decisions.Outcome]) -> list[dict[str, Any]]:
+def _moves(index: Index, outcomes: dict[int, decisions.Outcome]) -> list[Json]:
     """Count the label changes per pair of old and new label, most frequent first."""
     pairs = Counter(
         (index.labels[row], outcome.label)

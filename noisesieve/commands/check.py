@@ -14,10 +14,8 @@ import tempfile
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 import torch
 
 from noisesieve import __version__, pixels, sources
@@ -25,9 +23,10 @@ from noisesieve.commands._prepare import warn_of_unreadable
 from noisesieve.core.command_settings import CheckSettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.progress import Session
-from noisesieve.core.records import Bools, Index, Ints, Scores, Verdicts
+from noisesieve.core.records import Bools, FileFacts, Floats, Index, Ints, Scores, Verdicts
+from noisesieve.core.summary import UnreadableRow
 from noisesieve.gate import WRITERS, BatchCounts, GateResult, RuleResult, apply_policy, count_batch, github
-from noisesieve.gate.policy import rates_by_group, worst_suspects
+from noisesieve.gate.policy import GroupRate, rates_by_group, worst_suspects
 from noisesieve.gate.sarif import MOST
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import choose_device, require_device
@@ -40,15 +39,14 @@ from noisesieve.report import (
     build_table,
     class_codes,
     fingerprint,
-    read_report,
+    hashes_of_report,
     write_table,
 )
 from noisesieve.report.model_card import SavedModel, load_model
+from noisesieve.report.summary import unreadable_rows
 from noisesieve.report.waivers import find_waived
 from noisesieve.sieve.calibrate import apply_calibration
 from noisesieve.sieve.decide import decide
-
-UNREADABLE_LISTED = 20
 
 __all__ = ["CheckResult", "GateResult", "check", "github_commands", "github_summary", "render_result"]
 
@@ -61,7 +59,7 @@ class CheckResult:
     batch: BatchCounts
     rules: list[RuleResult]
     base_rate: float | None  # share of the scan's clean rows that the saved weights alone would flag
-    groups: list[dict[str, Any]] | None
+    groups: list[GroupRate] | None
     seconds: float
     is_table: bool
 
@@ -70,12 +68,9 @@ class CheckResult:
         return all(rule.passed for rule in self.rules)
 
     @property
-    def unreadable_rows(self) -> list[dict[str, Any]]:
+    def unreadable_rows(self) -> list[UnreadableRow]:
         """The first unreadable rows, each with its status."""
-        table = self.report.table
-        rows = table.filter(pc.not_equal(table["status"], "ok")).select(["id", "status"]).slice(0, UNREADABLE_LISTED)
-        listed: list[dict[str, Any]] = rows.to_pylist()
-        return listed
+        return unreadable_rows(self.report.table)
 
     def gate_result(self, name: str, path: str, notes: list[str]) -> GateResult:
         """Return what the writers of JUnit, SARIF, Markdown and GitHub annotations need."""
@@ -98,9 +93,10 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
     require_device(settings.device)
     if settings.output is not None and settings.output.exists() and not settings.force:
         raise OutputError(f"{settings.output}: exists already.", "Choose another name with -o, or pass --force.")
-    trained = read_report(settings.model)
+    trained_on = hashes_of_report(settings.model)
     device = choose_device(settings.device)
-    model = load_model(trained.path.parent, device, backbone_file=settings.weights)
+    folder = settings.model if settings.model.is_dir() else settings.model.parent
+    model = load_model(folder, device, backbone_file=settings.weights)
     index = sources.read(settings.source, least_classes=1)
     for note in index.notes:
         session.note(note)
@@ -112,7 +108,24 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
             "Is it the right model, and --label-column the right column?",
         )
     _require_column(index, settings.group_by)
-    report = _score(settings, trained, model, index, known, device, session)
+    file_facts, rows, probs = _score(settings, model, index, known, session)
+    waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
+    session.warn_all(broken)
+    codes = class_codes([index.labels[row] for row in rows.tolist()], model.classes)
+    scores = Scores(probs, None, np.array(model.prior), model.beta, [], None)
+    inputs = ReportInputs(
+        index=index,
+        file_facts=file_facts,
+        rows=rows,
+        classes=model.classes,
+        codes=codes,
+        scores=scores,
+        verdicts=_decide(scores, codes, model),
+        unknown=file_facts.readable & ~known,
+        in_training=np.array([sha in trained_on for sha in file_facts.sha256], dtype=np.bool_),
+        waived=waived,
+    )
+    report = _record(settings, model, inputs)
     batch = count_batch(report)
     return CheckResult(
         report=report,
@@ -141,15 +154,9 @@ def github_summary(result: GateResult) -> str:
 
 
 def _score(
-    settings: CheckSettings,
-    trained: Report,
-    model: SavedModel,
-    index: Index,
-    known: Bools,
-    device: torch.device,
-    session: Session,
-) -> Report:
-    """Score the batch and return its report; written to `settings.output` if that is set."""
+    settings: CheckSettings, model: SavedModel, index: Index, known: Bools, session: Session
+) -> tuple[FileFacts, Ints, Floats]:
+    """Decode the batch and score its rows of known classes. Returns the files, the scored rows, the probabilities."""
     file_facts = pixels.inspect_files(index, settings.pixels, session)
     with tempfile.TemporaryDirectory() as scratch:
         decoded = pixels.decode(
@@ -167,28 +174,15 @@ def _score(
             session.advance(count)
             session.pause()
 
+        device = next(model.network.parameters()).device
         loader = BatchLoader(decoded.pixels, device, statistics=model.statistics)
         probs = predict(model.network, loader, torch.from_numpy(chosen), flip=model.flip, done=done)
         session.finish()
-    rows = decoded.rows[chosen]
-    codes = class_codes([index.labels[row] for row in rows.tolist()], model.classes)
-    scores = Scores(probs.numpy(), None, np.array(model.prior), model.beta, [], None)
-    hashes = decoded.file_facts.sha256
-    waived, broken = find_waived(settings.waivers, index, hashes)
-    session.warn_all(broken)
-    trained_on = set(trained.table["sha256"].to_pylist()) - {None}
-    inputs = ReportInputs(
-        index=index,
-        file_facts=decoded.file_facts,
-        rows=rows,
-        classes=model.classes,
-        codes=codes,
-        scores=scores,
-        verdicts=_verdicts(scores, codes, model),
-        unknown=decoded.file_facts.readable & ~known,
-        in_training=np.array([sha in trained_on for sha in hashes], dtype=np.bool_),
-        waived=waived,
-    )
+    return decoded.file_facts, decoded.rows[chosen], probs.numpy()
+
+
+def _record(settings: CheckSettings, model: SavedModel, inputs: ReportInputs) -> Report:
+    """Return the report of the batch; written to `settings.output` if that is set."""
     facts = ReportFacts(
         version=__version__,
         classes=model.classes,
@@ -197,8 +191,8 @@ def _score(
         sieve_eps=model.sieve_eps,
         settings={"source": settings.source.identity(), "model": model.sha256},
         threads=torch.get_num_threads(),
-        fingerprint=fingerprint(index, decoded.file_facts),
-        label_column=index.label_column,
+        fingerprint=fingerprint(inputs.index, inputs.file_facts),
+        label_column=inputs.index.label_column,
     )
     table = build_table(inputs)
     if settings.output is not None:
@@ -206,7 +200,7 @@ def _score(
     return Report(table, facts, settings.output or Path("batch"))
 
 
-def _verdicts(scores: Scores, codes: Ints, model: SavedModel) -> Verdicts:
+def _decide(scores: Scores, codes: Ints, model: SavedModel) -> Verdicts:
     """Apply the closed form. P(wrong) comes from the scan's calibration, since a batch may have only one row."""
     verdicts = decide(scores, codes, eps=model.sieve_eps, trusted=np.zeros(len(codes), dtype=np.bool_))
     given = torch.from_numpy(verdicts.label_probability)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from noisesieve.core.files import Json
 from noisesieve.report import compare, read_report
 
 
-def diff(before: Path, after: Path) -> dict[str, Any]:
+def diff(before: Path, after: Path) -> Json:
     """Return which suspects are new, fixed, cleared, waived, gone or persistent, and the rates by class."""
     return compare(read_report(before), read_report(after))

@@ -14,6 +14,7 @@ import numpy as np
 from noisesieve import pixels, sources
 from noisesieve.commands._prepare import longest_sides
 from noisesieve.core.errors import InputError
+from noisesieve.core.files import Json
 from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index
 from noisesieve.core.settings import ScanSettings
@@ -40,7 +41,7 @@ class Finding:
     examples: list[str] = field(default_factory=list)
 
 
-def diagnose(settings: ScanSettings, *, session: Session) -> dict[str, Any]:
+def diagnose(settings: ScanSettings, *, session: Session) -> Json:
     """Read every file and decode every image once. Nothing is trained. Returns the findings as a document."""
     require_device(settings.device)
     processes = Processes.join(settings.device)
@@ -77,14 +78,12 @@ def diagnose(settings: ScanSettings, *, session: Session) -> dict[str, Any]:
     }
 
 
-def _cost(
-    settings: ScanSettings, file_facts: FileFacts, rows: int, classes: int, processes: Processes
-) -> dict[str, Any]:
+def _cost(settings: ScanSettings, file_facts: FileFacts, rows: int, classes: int, processes: Processes) -> Json:
     if classes < 2:
         return {"plan": None, "estimate": None}
     sides, device = longest_sides(file_facts), processes.device
     recipe = plan(settings.training, rows=rows, classes=classes, longest_sides=sides, device=device.type)
-    cost = estimate(recipe, rows=rows, classes=classes, device=device)
+    cost = estimate(recipe, rows=rows, classes=classes, processes=Processes(device=device))
     return {"plan": f"{settings.training.preset}: {describe(recipe, processes)}", "estimate": asdict(cost)}
 
 

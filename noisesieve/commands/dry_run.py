@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import torch
 
 from noisesieve import pixels, sources
 from noisesieve.commands._prepare import longest_sides, validate_settings
+from noisesieve.core.files import Json
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import recipe_to_document
+from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
+from noisesieve.core.records import FileFacts
 from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.cost import estimate
 from noisesieve.learn.distributed import Processes
+from noisesieve.learn.frozen.features import features_cache
+from noisesieve.learn.networks.pretrained import IMAGENET, statistics_of, weights_file, with_weights_hash
 from noisesieve.learn.plan import describe, plan
 from noisesieve.report import output_folder
 
 SAMPLED = 2000  # images whose headers are read
 
 
-def dry_run(settings: ScanSettings, *, session: Session | None = None) -> dict[str, Any]:
+def _cached_features(recipe: Recipe, settings: ScanSettings, sample: FileFacts, device: torch.device) -> float:
+    """Return which share of the sampled images has its features in the cache. Nothing is downloaded to find out."""
+    statistics = statistics_of(recipe.weights, recipe.backbone)
+    if not isinstance(recipe, HeadRecipe) or recipe.weights == IMAGENET or statistics is None:
+        return 0.0
+    recipe = with_weights_hash(recipe, weights_file(recipe.weights, recipe.backbone))
+    folder = (settings.pixels.cache_dir or pixels.default_cache_dir()) if settings.pixels.cache else None
+    mean, std = (torch.tensor(values).tolist() for values in statistics)  # in float32, as they are used
+    contents = {sha for sha, ok in zip(sample.sha256, sample.readable.tolist(), strict=True) if ok and sha is not None}
+    return features_cache(folder, recipe, settings.pixels, device, (mean, std)).known_share(contents)
+
+
+def dry_run(settings: ScanSettings, *, session: Session | None = None) -> Json:
     """Return what `scan` would choose and what it would cost. Reads up to 2,000 image headers, trains nothing."""
     validate_settings(settings)
     processes = Processes.join(settings.device)
@@ -36,7 +51,8 @@ def dry_run(settings: ScanSettings, *, session: Session | None = None) -> dict[s
     classes = len(set(index.labels))
     sides, device = longest_sides(file_facts), processes.device
     recipe = plan(settings.training, rows=len(index), classes=classes, longest_sides=sides, device=device.type)
-    cost = estimate(recipe, rows=len(index), classes=classes, device=device)
+    cached = _cached_features(recipe, settings, file_facts, device)
+    cost = estimate(recipe, rows=len(index), classes=classes, processes=processes, cached_features=cached)
     return {
         "examples": len(index),
         "classes": classes,

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,14 +23,14 @@ from noisesieve.commands._open_run import require_same_rows, settings_of_run
 from noisesieve.commands.scan import scan
 from noisesieve.core.command_settings import EvaluateSettings
 from noisesieve.core.errors import InputError, OutputError
-from noisesieve.core.files import atomic_write, digest
+from noisesieve.core.files import Json, atomic_write, digest
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, Index, Ints
 from noisesieve.report import Report, read_report
 from noisesieve.report.summary import wilson_interval
 
 
-def evaluate(run: Path, settings: EvaluateSettings, *, session: Session) -> dict[str, Any]:
+def evaluate(run: Path, settings: EvaluateSettings, *, session: Session) -> Json:
     """Evaluate a run with right labels, or with planted flips."""
     report = read_report(run)
     if settings.plant is None:
@@ -39,7 +38,7 @@ def evaluate(run: Path, settings: EvaluateSettings, *, session: Session) -> dict
     return _evaluate_by_planting(report, settings, settings.plant, session)
 
 
-def _evaluate_with_truth(report: Report, settings: EvaluateSettings, session: Session) -> dict[str, Any]:
+def _evaluate_with_truth(report: Report, settings: EvaluateSettings, session: Session) -> Json:
     """Return precision, recall, ranking and calibration against the right labels, and write the chart."""
     target = settings.picture or report.path.parent / "evaluation.svg"
     right = truth.find_truth(labelled_rows(report), settings.truth, session)
@@ -57,7 +56,7 @@ def _evaluate_with_truth(report: Report, settings: EvaluateSettings, session: Se
     return {"run": str(report.path.parent), "picture": str(target), **document}
 
 
-def _evaluate_by_planting(report: Report, settings: EvaluateSettings, share: float, session: Session) -> dict[str, Any]:
+def _evaluate_by_planting(report: Report, settings: EvaluateSettings, share: float, session: Session) -> Json:
     """Plant flips into `share` of the clean rows, scan again, and measure on the rows that were clean before."""
     scanned, seed = settings_of_run(report, settings.data, settings.root), settings.seed
     clean = report.verdicts == "clean"
@@ -114,7 +113,7 @@ def _relabel(report: Report, chosen: Ints, labels: list[str]) -> Callable[[Index
     return change
 
 
-def _measure_planted(before: Report, after: Report, planted: Bools, clean: Bools) -> dict[str, Any]:
+def _measure_planted(before: Report, after: Report, planted: Bools, clean: Bools) -> Json:
     verdict = after.verdicts
     rows = np.flatnonzero(clean & (verdict != "unreadable"))
     wrong, flagged = planted[rows], verdict[rows] == "corrupted"

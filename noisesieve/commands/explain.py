@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +15,7 @@ from noisesieve import pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run
 from noisesieve.core.command_settings import ExplainSettings
 from noisesieve.core.errors import NoisesieveError, StateError
+from noisesieve.core.files import Json
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index, Ints
 from noisesieve.learn.batch_loader import BatchLoader
@@ -29,7 +29,7 @@ SCORES = ("loss", "regularizer", "regularized_loss", "threshold", "margin")
 LABELS = ("predicted_label", "predicted_probability", "label_probability", "suggested_label", "corruption_probability")
 
 
-def explain(run: Path, name: str, settings: ExplainSettings, *, session: Session) -> dict[str, Any]:
+def explain(run: Path, name: str, settings: ExplainSettings, *, session: Session) -> Json:
     """Return everything that a run stores about one row, found by id, path or row number."""
     report = read_report(run)
     row = find_row(report, name)
@@ -61,7 +61,7 @@ def explain(run: Path, name: str, settings: ExplainSettings, *, session: Session
     return document
 
 
-def margin_history_of(report: Report, row: int) -> dict[str, Any] | None:
+def margin_history_of(report: Report, row: int) -> Json | None:
     """Return the row's margin after each of the last epochs, with the floor of the loop; None if it was not stored."""
     file = report.path.parent / "margin_history.parquet"
     if not file.exists():
@@ -82,7 +82,7 @@ def margin_history_of(report: Report, row: int) -> dict[str, Any] | None:
     }
 
 
-def nearest_clean_images(report: Report, index: Index, row: int, session: Session) -> list[dict[str, Any]]:
+def nearest_clean_images(report: Report, index: Index, row: int, session: Session) -> list[Json]:
     """Return the most similar clean images of the given and of the suggested class, by the network's features."""
     model = load_model(report.path.parent, torch.device("cpu"))
     labels, verdicts = np.array(report.table["label"].to_pylist(), dtype=object), report.verdicts
@@ -115,7 +115,7 @@ def nearest_clean_images(report: Report, index: Index, row: int, session: Sessio
     similarity = (features @ features[position[row]]).tolist()
     ids = report.table["id"].to_pylist()
 
-    def nearest(candidates: Ints) -> list[dict[str, Any]]:
+    def nearest(candidates: Ints) -> list[Json]:
         known = sorted((r for r in candidates.tolist() if r in position), key=lambda r: -similarity[position[r]])
         return [{"id": ids[r], "similarity": round(similarity[position[r]], 4)} for r in known[:NEAREST]]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
@@ -14,7 +13,7 @@ from noisesieve import __version__, pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_output_in_dataset
 from noisesieve.core.command_settings import ExportSettings
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.files import atomic_output
+from noisesieve.core.files import Json, atomic_output
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
 from noisesieve.core.settings import PixelSettings
@@ -27,7 +26,7 @@ from noisesieve.sources.table import KINDS
 FILE_WORDS = {"corrupted": "suspects", "clean": "clean", "all": "all"}  # --only → word in the default file name
 
 
-def export(run: Path, settings: ExportSettings, *, session: Session) -> dict[str, Any]:
+def export(run: Path, settings: ExportSettings, *, session: Session) -> Json:
     """Write rows of a run in one of the formats of EXPORTS, and return what was written and the next steps."""
     report, kind = read_report(run), EXPORTS[settings.to]
     out = settings.output or report.path.parent / kind.name.format(only=FILE_WORDS[settings.only])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+
+from noisesieve.core.files import Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +102,12 @@ class RetrainRecipe(NetworkChoice):
         return self.epochs * steps * (min(labelled, self.batch_size) + extra)
 
 
-def recipe_to_document(recipe: Recipe) -> dict[str, Any]:
+def recipe_to_document(recipe: Recipe) -> Json:
     """Return a recipe as JSON."""
     return {**asdict(recipe), "lr_steps": list(recipe.lr_steps), "frozen": recipe.frozen}
 
 
-def recipe_from_document(document: dict[str, Any]) -> Recipe:
+def recipe_from_document(document: Json) -> Recipe:
     """Undo `recipe_to_document`."""
     kind = HeadRecipe if document["frozen"] else NetworkRecipe
     known = {item.name for item in fields(kind)}

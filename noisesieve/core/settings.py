@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from noisesieve.core.errors import UsageError
+from noisesieve.core.files import Json
 from noisesieve.core.options import Settings, build_settings, option, parse_bytes
 
 DATA, OUTPUT, NETWORK, TRAINING, MACHINE, GATE = "Data", "Output", "Network", "Training", "Machine", "Gate"
@@ -38,7 +39,7 @@ class SourceSettings(Settings):
         """Return the paths that a later command needs to find the dataset again."""
         return {"path": self.path, **({"root": self.root} if self.root is not None else {})}
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Json:
         """Return the settings that change results: all but the location of the dataset."""
         chosen = asdict(self)
         del chosen["path"], chosen["root"], chosen["allow_outside"]
@@ -197,7 +198,7 @@ class ScanSettings(Settings):
     device: str = device_option()
     pixels: PixelSettings = field(default_factory=PixelSettings)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> Json:
         """Return the settings that change the report. A run is recognised by these, by its recipe and by its data."""
         options = asdict(self.training)
         if (weights := self.training.weights) is not None:

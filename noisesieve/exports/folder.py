@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
+from noisesieve.core.files import Json
 from noisesieve.exports.images import ImageWriter
 from noisesieve.exports.job import ExportJob, ExportResult
 
@@ -18,7 +18,7 @@ def write(job: ExportJob) -> ExportResult:
     return ExportResult(sum(name is not None for name in names), writer.notes())
 
 
-def _target(row: dict[str, Any]) -> tuple[tuple[str, ...], str]:
+def _target(row: Json) -> tuple[tuple[str, ...], str]:
     """Return the folders and the stem of a row's file."""
     folders: tuple[str, ...] = (row["split"], row["label"]) if row.get("split") else (row["label"],)
     if row["verdict"] == "corrupted":

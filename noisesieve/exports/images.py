@@ -7,8 +7,8 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import Any
 
+from noisesieve.core.files import Json
 from noisesieve.core.text import folder_name
 from noisesieve.exports.job import ExportJob, ImageChanged
 
@@ -33,7 +33,7 @@ class ImageWriter:
         self._renamed: dict[str, str] = {}
         self._lost: list[str] = []
 
-    def write_all(self, target: Callable[[dict[str, Any]], tuple[tuple[str, ...], str]]) -> list[str | None]:
+    def write_all(self, target: Callable[[Json], tuple[tuple[str, ...], str]]) -> list[str | None]:
         """Write every image under the folders and the stem that `target` returns for its row.
 
         Returns the paths relative to the job's folder; None for an image that changed. Images are written in the

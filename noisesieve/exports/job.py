@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from noisesieve.core.errors import InputError
+from noisesieve.core.files import Json
 from noisesieve.core.text import without_xml_control
 from noisesieve.report import Report
 
@@ -47,11 +47,11 @@ class ExportJob:
     image_prefix: str = "/data/local-files/?d="
 
     @cached_property
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[Json]:
         """All rows at once, for formats that need every row in memory."""
         return list(self.stream())
 
-    def stream(self) -> Iterator[dict[str, Any]]:
+    def stream(self) -> Iterator[Json]:
         """Yield the rows, with few of them in memory at a time."""
         for batch in self.table.to_batches(BLOCK):
             yield from batch.to_pylist()
@@ -80,7 +80,7 @@ def select_rows(report: Report, *, only: str, top: int | None, least: float | No
     return table
 
 
-def best_label(row: dict[str, Any]) -> tuple[str, float | None]:
+def best_label(row: Json) -> tuple[str, float | None]:
     """Return the suggested label, else the given one, and its probability."""
     if row["suggested_label"] is not None:
         return row["suggested_label"], row["predicted_probability"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import xml.etree.ElementTree as ET
-from typing import Any
 from urllib.parse import quote
 
+from noisesieve.core.files import Json
 from noisesieve.core.text import unescape_name, without_xml_control
 from noisesieve.exports.job import ExportJob, ExportResult, require_xml_names
 
@@ -37,9 +37,9 @@ def write(job: ExportJob) -> ExportResult:
     return ExportResult(len(tasks), notes)
 
 
-def _task(row: dict[str, Any], number: int, job: ExportJob) -> dict[str, Any]:
+def _task(row: Json, number: int, job: ExportJob) -> Json:
     address = quote(unescape_name(row["path"]).encode("utf-8", "surrogateescape"), safe="/")
-    task: dict[str, Any] = {
+    task: Json = {
         "data": {
             "image": job.image_prefix + address,
             "given_label": row["label"],

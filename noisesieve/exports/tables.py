@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import IO, Any
 
-from noisesieve.core.files import atomic_write
+from noisesieve.core.files import Json, atomic_write
 from noisesieve.core.text import csv_line, guard_cell
 from noisesieve.exports.job import ExportJob, ExportResult
 
@@ -18,7 +18,7 @@ def write_csv(job: ExportJob) -> ExportResult:
     return ExportResult(len(job.table), [])
 
 
-def fill_csv(file: IO[bytes], names: list[str], rows: Iterable[dict[str, Any]]) -> None:
+def fill_csv(file: IO[bytes], names: list[str], rows: Iterable[Json]) -> None:
     """Write rows as CSV to an open file, with formulas guarded."""
     file.write((csv_line([guard_cell(name) for name in names]) + "\n").encode())
     for row in rows:

@@ -34,8 +34,8 @@ def render(result: GateResult) -> str:
     if result.suspects:
         lines += ["", "| suspect | given | looks like | P(wrong) |", "|---|---|---|---:|"]
         for row in result.suspects[:SHOWN]:
-            cells = (row["path"] or row["id"], row["label"], row["suggested_label"] or "?")
-            lines.append(f"| {' | '.join(map(escape, cells))} | {row['corruption_probability']:.0%} |")
+            cells = (row.path or row.id, row.label, row.suggested_label or "?")
+            lines.append(f"| {' | '.join(map(escape, cells))} | {row.corruption_probability:.0%} |")
         if batch.corrupted > SHOWN:
             lines += ["", f"and {batch.corrupted - SHOWN:,} more"]
     return "\n".join(lines) + "\n"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pyarrow as pa
@@ -160,7 +158,33 @@ def lower_bound(hits: int, total: int, confidence: float) -> float:
     return low
 
 
-def rates_by_group(report: Report, column: str) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class GroupRate:
+    """The rate of suspects among the rows with one value of a column, with Wilson's 95 % interval."""
+
+    value: str
+    corrupted: int
+    of: int
+    share: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A suspect, as the writers of the gate show it."""
+
+    id: str
+    path: str | None
+    label: str
+    suggested_label: str | None
+    corruption_probability: float
+    margin: float
+    source_line: int | None
+    sha256: str
+
+
+def rates_by_group(report: Report, column: str) -> list[GroupRate]:
     """Return the rate of suspects by value of a column, such as annotator; the highest lower bound first."""
     table, verdicts = report.table, report.verdicts
     names, codes = _coded(table[column])
@@ -169,13 +193,13 @@ def rates_by_group(report: Report, column: str) -> list[dict[str, Any]]:
     suspect = (verdicts == "corrupted") & ~waived
     totals = np.bincount(codes[scored], minlength=len(names)).tolist()
     hits = np.bincount(codes[suspect], minlength=len(names)).tolist()
-    rows: list[dict[str, Any]] = []
+    rows: list[GroupRate] = []
     for name, bad, total in zip(names, hits, totals, strict=True):
         if not total:
             continue
         low, high = wilson_interval(bad, total)
-        rows.append({"value": name, "corrupted": bad, "of": total, "share": bad / total, "low": low, "high": high})
-    return sorted(rows, key=lambda row: (-row["low"], -row["share"], natural_key(row["value"])))
+        rows.append(GroupRate(name, bad, total, bad / total, low, high))
+    return sorted(rows, key=lambda row: (-row.low, -row.share, natural_key(row.value)))
 
 
 def _coded(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
@@ -187,8 +211,7 @@ def _coded(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
     return ([*names, "(none)"] if coded.indices.null_count else names), codes
 
 
-def worst_suspects(report: Report, most: int) -> Sequence[dict[str, Any]]:
+def worst_suspects(report: Report, most: int) -> list[Suspect]:
     """Return the most suspicious rows."""
-    columns = ["id", "path", "label", "suggested_label", "corruption_probability", "margin", "source_line", "sha256"]
-    found: list[dict[str, Any]] = report.corrupted.select(columns).slice(0, most).to_pylist()
-    return found
+    columns = [item.name for item in fields(Suspect)]
+    return [Suspect(**row) for row in report.corrupted.select(columns).slice(0, most).to_pylist()]

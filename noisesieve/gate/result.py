@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from noisesieve.core.text import unescape_name
-from noisesieve.gate.policy import BatchCounts, RuleResult
+from noisesieve.gate.policy import BatchCounts, RuleResult, Suspect
 
 
 @dataclass(frozen=True)
@@ -18,7 +17,7 @@ class GateResult:
     version: str
     rules: list[RuleResult]
     batch: BatchCounts
-    suspects: Sequence[dict[str, Any]]  # worst first
+    suspects: Sequence[Suspect]  # worst first
     path: str  # the table or the folder, relative to the working folder of the CI job
     is_table: bool
     seconds: float = 0.0
@@ -28,15 +27,15 @@ class GateResult:
     def passed(self) -> bool:
         return all(rule.passed for rule in self.rules)
 
-    def location(self, row: dict[str, Any]) -> tuple[str, int]:
+    def location(self, row: Suspect) -> tuple[str, int]:
         """Return the file and line of a row: its line in the table, or the image file."""
-        if self.is_table or row["path"] is None:
-            return self.path, row["source_line"] or 1
-        return f"{self.path.rstrip('/')}/{unescape_name(row['path'])}", 1
+        if self.is_table or row.path is None:
+            return self.path, row.source_line or 1
+        return f"{self.path.rstrip('/')}/{unescape_name(row.path)}", 1
 
 
-def describe_suspect(row: dict[str, Any]) -> str:
+def describe_suspect(row: Suspect) -> str:
     """Return a suspect as one line of text."""
-    suggestion = f", looks like {row['suggested_label']}" if row["suggested_label"] is not None else ""
-    probability = f"{row['corruption_probability']:.0%}"
-    return f"{row['path'] or row['id']}: labelled {row['label']}{suggestion} (P(wrong) {probability})"
+    suggestion = f", looks like {row.suggested_label}" if row.suggested_label is not None else ""
+    probability = f"{row.corruption_probability:.0%}"
+    return f"{row.path or row.id}: labelled {row.label}{suggestion} (P(wrong) {probability})"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from typing import Any
 from urllib.parse import quote
 
+from noisesieve.core.files import Json
+from noisesieve.gate.policy import Suspect
 from noisesieve.gate.result import GateResult, describe_suspect
 
 MOST = 5000  # results that GitHub takes; the worst come first
@@ -31,10 +32,10 @@ def render(result: GateResult) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def _result(row: dict[str, Any], result: GateResult) -> dict[str, Any]:
+def _result(row: Suspect, result: GateResult) -> Json:
     file, line = result.location(row)
     location = {"artifactLocation": {"uri": quote(os.fsencode(file))}, "region": {"startLine": line}}
-    mark = hashlib.sha256(f"{row['sha256']}\0{row['label']}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    mark = hashlib.sha256(f"{row.sha256}\0{row.label}".encode("utf-8", "surrogateescape")).hexdigest()[:32]
     return {
         "ruleId": "NS001",
         "level": "warning",

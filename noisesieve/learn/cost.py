@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from noisesieve.core.recipes import NetworkChoice, Recipe
+from noisesieve.core.recipes import HeadRecipe, NetworkChoice, Recipe
+from noisesieve.learn.device import Precision
+from noisesieve.learn.distributed import Processes
 from noisesieve.learn.frozen.heads import FEATURE_BYTES
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.networks.backbones import Network, build
@@ -25,8 +27,14 @@ class CostEstimate:
     images_per_second: float
 
 
-def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -> CostEstimate:
-    """Time a few training steps on blank images and multiply by the number of steps."""
+def estimate(
+    recipe: Recipe, *, rows: int, classes: int, processes: Processes, cached_features: float = 0.0
+) -> CostEstimate:
+    """Time a few training steps on blank images, in the precision of the run, and multiply by the number of steps.
+
+    `cached_features` is the share of the rows whose features need not be computed.
+    """
+    device = processes.device
     batch = min(recipe.batch_size, 64 if recipe.backbone in ("resnet8", "resnet20") else 8)
     model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=0)
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -34,30 +42,34 @@ def estimate(recipe: Recipe, *, rows: int, classes: int, device: torch.device) -
     images = images.contiguous(memory_format=torch.channels_last)
     views = 2 if recipe.flip is not False else 1
     weights = sum(p.numel() for p in model.parameters()) * 4
-    if recipe.frozen:  # one forward pass per view; the heads take seconds
-        rate = batch / _fastest(lambda: _forward(model, images))
-        passes, memory = float(views), weights + rows * (classes * 32 + FEATURE_BYTES) + 900 * 2**20
+    precision = Precision(device)
+    if isinstance(recipe, HeadRecipe):  # one forward pass per view; the heads take seconds
+        rate = batch / _fastest(lambda: _forward(model, images, precision))
+        count = rows * views * (1 - cached_features)
+        memory = weights + rows * (classes * 32 + FEATURE_BYTES) + 900 * 2**20
     else:
         labels = torch.zeros(batch, dtype=torch.int64, device=device)
-        rate = batch / _fastest(lambda: _step(model, images, labels))
+        rate = batch / _fastest(lambda: _step(model, images, labels, precision)) * processes.size
+        trained = recipe.epoch_steps * recipe.batch_size if recipe.epoch_steps else rows
         scored = recipe.epochs - recipe.sieve_start + 2 + min(SNAPSHOT_EPOCHS, recipe.settle_epochs)
-        passes = recipe.epochs + scored * views / 3  # a forward pass costs about a third of a step
+        count = recipe.epochs * trained + scored * rows * views / 3  # a forward pass costs about a third of a step
         memory = 7 * weights + rows * classes * 32 + 600 * 2**20
     return CostEstimate(
-        seconds=rows * passes / rate,
+        seconds=count / rate,
         memory_bytes=int(memory),
         cache_bytes=rows * recipe.image_size**2 * 3,
         images_per_second=rate,
     )
 
 
-def _forward(model: Network, images: torch.Tensor) -> None:
-    with torch.inference_mode():
+def _forward(model: Network, images: torch.Tensor, precision: Precision) -> None:
+    with torch.inference_mode(), precision.autocast():
         float(model.eval()(images).sum())
 
 
-def _step(model: Network, images: torch.Tensor, labels: torch.Tensor) -> None:
-    logits = model(images)
+def _step(model: Network, images: torch.Tensor, labels: torch.Tensor, precision: Precision) -> None:
+    with precision.autocast():
+        logits = model(images)
     prior = torch.full((logits.shape[1],), 1 / logits.shape[1], device=logits.device)
     loss = training_loss(logits, labels, prior, 0.0).mean()
     loss.backward()

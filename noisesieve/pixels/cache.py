@@ -8,7 +8,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -111,32 +111,75 @@ class CacheEntry:
     def file(self) -> Path:
         return self.folder / self.store
 
+    def pending(self) -> list[int]:
+        """Return the slots that are not filled yet."""
+        return [i for i, status in enumerate(self.status) if status == PENDING]
+
     def known(self) -> dict[str, int]:
         """Return the slot of every content hash that is not pending."""
         return {sha: i for i, (sha, status) in enumerate(zip(self.sha256, self.status, strict=True)) if status}
 
 
 class Cache:
-    """The entries of one kind: pixels of one size, or features of one backbone. Folders are built, then renamed."""
+    """The entries of one kind: pixels of one size, or features of one backbone. Folders are built, then renamed.
 
-    def __init__(self, folder: Path, *, prefix: str, item_bytes: int, store: str) -> None:
-        self._folder = folder
+    Without a folder nothing is kept: `complete` builds in the scratch folder of the run.
+    """
+
+    def __init__(self, folder: Path | None, *, prefix: str, item_bytes: int, store: str) -> None:
+        self._root = folder
         self._prefix = prefix
         self._item_bytes = item_bytes
         self._store = store
         self._lock: FileLock | None = None
 
     @classmethod
-    def of_pixels(cls, folder: Path, *, size: int, max_pixels: int) -> Cache:
+    def of_pixels(cls, folder: Path | None, *, size: int, max_pixels: int) -> Cache:
         """Return the cache of decoded images of one size."""
         prefix = f"{size}px-v{DECODER_VERSION}-{max_pixels:x}-"
         return cls(folder, prefix=prefix, item_bytes=pixel_bytes(1, size), store="pixels.u8")
 
     @classmethod
-    def of_features(cls, folder: Path, *, size: int, max_pixels: int, backbone_key: str, item_bytes: int) -> Cache:
-        """Return the cache of features of images of one size; `maker` identifies the backbone and its settings."""
+    def of_features(
+        cls, folder: Path | None, *, size: int, max_pixels: int, backbone_key: str, item_bytes: int
+    ) -> Cache:
+        """Return the cache of features of images of one size; `backbone_key` is the backbone and its settings."""
         prefix = f"{size}px-v{DECODER_VERSION}-{max_pixels:x}-{backbone_key}-"
         return cls(folder, prefix=prefix, item_bytes=item_bytes, store=FEATURES)
+
+    @property
+    def _folder(self) -> Path:
+        assert self._root is not None
+        return self._root
+
+    def complete(
+        self, contents: list[str], fill: Callable[[CacheEntry], None], *, scratch: Path
+    ) -> tuple[CacheEntry, bool]:
+        """Return an entry with all contents, and whether it was in the cache.
+
+        Else an entry is built: what the cache has is copied, and `fill` adds its pending slots. It is kept also if
+        `fill` is stopped, so that the next run continues from there.
+        """
+        known = None if self._root is None else self.best(set(contents))
+        if known is not None and set(contents) <= known.known().keys():
+            return known, True
+        folder = scratch if self._root is None else self._building_folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        entry = CacheEntry(folder, contents, [PENDING] * len(contents), self._store)
+        make_store(entry.file, len(contents), self._item_bytes)
+        if known is not None:
+            entry = copy_known(known, entry, self._item_bytes)
+        try:
+            fill(entry)
+        finally:
+            if self._root is not None:
+                entry = self.keep(entry)
+        return entry, False
+
+    def known_share(self, contents: set[str]) -> float:
+        """Return which share of these contents is in the cache."""
+        best = None if self._root is None else self.best(contents)
+        return 0.0 if best is None else len(contents & best.known().keys()) / max(1, len(contents))
 
     def best(self, contents: set[str]) -> CacheEntry | None:
         """Return the entry that has most of these content hashes, or None."""
@@ -150,7 +193,7 @@ class Cache:
         os.utime(best[1].folder)  # the time of last use, for `noisesieve cache --clear --older-than`
         return best[1]
 
-    def build(self) -> Path:
+    def _building_folder(self) -> Path:
         """Create a locked folder to build an entry in. Unfinished folders of dead processes are removed."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._exclusive():

@@ -14,18 +14,9 @@ import numpy as np
 from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index, Ints, Pixels
 from noisesieve.core.settings import PixelSettings
-from noisesieve.pixels.cache import (
-    PENDING,
-    Cache,
-    CachedPixels,
-    CacheEntry,
-    cache_folder,
-    copy_known,
-    make_store,
-    pixel_bytes,
-)
+from noisesieve.pixels.cache import PENDING, Cache, CachedPixels, CacheEntry, cache_folder, pixel_bytes
 from noisesieve.pixels.stream import StreamedPixels
-from noisesieve.pixels.worker_pool import CHUNK, ImageTask, TaskResult, WorkerPool
+from noisesieve.pixels.worker_pool import CHUNK, ImageTask, TaskResult, WorkerOptions, WorkerPool
 
 
 @dataclass(frozen=True)
@@ -71,36 +62,29 @@ def decode(
     folder = cache_folder(settings, session)
     if pixel_bytes(len(contents), size) > _room(settings, folder or scratch):
         return _streamed(index, file_facts, settings, session, size=size)
-    cache = None if folder is None else Cache.of_pixels(folder, size=size, max_pixels=settings.max_pixels)
-    cached = None if cache is None else cache.best(set(contents))
-    if cached is not None and set(contents) <= cached.known().keys():
-        return _from_entry(file_facts, cached, size, reused=True)
-    building = scratch if cache is None else cache.build()
-    building.mkdir(parents=True, exist_ok=True)
-    entry = CacheEntry(building, contents, [PENDING] * len(contents))
-    make_store(entry.file, len(contents), pixel_bytes(1, size))
-    if cached is not None:
-        entry = copy_known(cached, entry, pixel_bytes(1, size))
-        session.note(f"{len(contents) - entry.status.count(PENDING):,} of {len(contents):,} images were in the cache.")
+    cache = Cache.of_pixels(folder, size=size, max_pixels=settings.max_pixels)
     first = {sha: i for i, sha in reversed(list(enumerate(file_facts.sha256))) if sha is not None}
     transient: dict[int, str] = {}  # slot → reason of a failure that may not happen again: never cached
-    tasks = [ImageTask(i, i, index.locate(first[sha])) for i, sha in enumerate(contents) if entry.status[i] == PENDING]
-    tasks.sort(key=lambda task: first[contents[task.key]])  # in the order of the files, not of the hashes
 
-    def take(result: TaskResult) -> None:
-        if result.sha256 == contents[result.key] and not result.transient:
-            entry.status[result.key] = result.status
-        else:
-            changed = result.sha256 is not None and not result.transient
-            transient[result.key] = "changed while it was read" if changed else result.status
+    def fill(entry: CacheEntry) -> None:
+        pending = entry.pending()
+        if len(pending) < len(contents):
+            session.note(f"{len(contents) - len(pending):,} of {len(contents):,} images were in the cache.")
+        tasks = [ImageTask(i, i, index.locate(first[contents[i]])) for i in pending]
+        tasks.sort(key=lambda task: first[contents[task.key]])  # in the order of the files, not of the hashes
 
-    try:
-        _run(tasks, take, settings, session, "decoding", size=size, entry=entry)
-    finally:
-        if cache is not None:  # also after a stop, so that the next run continues from here
-            entry = cache.keep(entry)
+        def take(result: TaskResult) -> None:
+            if result.sha256 == contents[result.key] and not result.transient:
+                entry.status[result.key] = result.status
+            else:
+                changed = result.sha256 is not None and not result.transient
+                transient[result.key] = "changed while it was read" if changed else result.status
+
+        _run(tasks, take, settings, session, "decoding", size=size, store=entry)
+
+    entry, reused = cache.complete(contents, fill, scratch=scratch)
     status = [transient.get(i, status) for i, status in enumerate(entry.status)]
-    return _from_entry(file_facts, replace(entry, status=status), size, reused=False)
+    return _from_entry(file_facts, replace(entry, status=status), size, reused=reused)
 
 
 def thumbnails(
@@ -122,7 +106,7 @@ def thumbnails(
             if result.status == "ok" and result.sha256 == sha256[result.key]:
                 unchanged.add(result.key)
 
-        _run(tasks, take, settings, session, "thumbnails", size=longest, thumbnails=folder)
+        _run(tasks, take, settings, session, "thumbnails", size=longest, store=folder)
         return [(folder / str(j)).read_bytes() if j in unchanged else None for j in range(len(tasks))]
 
 
@@ -190,21 +174,22 @@ def _run(
     name: str,
     *,
     size: int = 0,
-    entry: CacheEntry | None = None,
-    thumbnails: Path | None = None,
+    store: CacheEntry | Path | None = None,
 ) -> None:
-    """Run the tasks in a worker pool, with a progress bar; `take` receives each result."""
+    """Run the tasks in a worker pool, with a progress bar; `take` receives each result.
+
+    The pixels go to the slots of an entry; thumbnails to a folder; or nowhere.
+    """
     session.stage(name, len(tasks))
-    pool = WorkerPool(
-        _workers(settings, len(tasks)),
+    options = WorkerOptions(
         size=size,
         max_pixels=settings.max_pixels,
         seconds=settings.decode_seconds,
-        store=thumbnails if entry is None else entry.file,
-        thumbnails=thumbnails is not None,
-        slots=0 if entry is None else len(entry.sha256),
+        store=store.file if isinstance(store, CacheEntry) else store,
+        slots=len(store.sha256) if isinstance(store, CacheEntry) else 0,
+        thumbnails=isinstance(store, Path),
     )
-    with pool:
+    with WorkerPool(_workers(settings, len(tasks)), options) as pool:
         for result in pool.run(tasks):
             take(result)
             session.advance()

@@ -12,7 +12,7 @@ import numpy as np
 from noisesieve.core.errors import InputError
 from noisesieve.core.records import Bytes, ImageLocation, Ints
 from noisesieve.pixels.cache import make_store, pixel_bytes
-from noisesieve.pixels.worker_pool import ImageTask, WorkerPool
+from noisesieve.pixels.worker_pool import ImageTask, WorkerOptions, WorkerPool
 
 AHEAD = 4  # batches decoded before they are asked for
 
@@ -41,9 +41,8 @@ class StreamedPixels:
             ring = Path(scratch) / "ring.u8"
             make_store(ring, slots, pixel_bytes(1, self.size))
             store = np.memmap(ring, dtype=np.uint8, mode="r", shape=(slots, self.size, self.size, 3))
-            with WorkerPool(
-                self.workers, size=self.size, max_pixels=self.max_pixels, seconds=self.seconds, store=ring, slots=slots
-            ) as pool:
+            options = WorkerOptions(self.size, self.max_pixels, self.seconds, store=ring, slots=slots)
+            with WorkerPool(self.workers, options) as pool:
                 waiting: dict[int, int] = {}  # batch → number of results still missing
 
                 def send(batch: int) -> None:

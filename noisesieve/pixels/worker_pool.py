@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -40,33 +41,29 @@ class TaskResult(NamedTuple):
     transient: bool = False
 
 
+@dataclass(frozen=True)
+class WorkerOptions:
+    """What the workers do with every image."""
+
+    size: int  # side of the pixels; 0: read headers only
+    max_pixels: int
+    seconds: float  # after which a worker counts as hanging
+    store: Path | None = None  # file that receives the pixels
+    slots: int = 0  # of the store
+    thumbnails: bool = False  # the store is a folder, and the slot of each task is the name of its file there
+
+    def to_json(self) -> str:
+        """Return what a worker process needs."""
+        names = ("size", "max_pixels", "slots", "thumbnails")
+        store = os.fspath(self.store) if self.store else None
+        return json.dumps({**{name: getattr(self, name) for name in names}, "store": store})
+
+
 class WorkerPool:
-    """Processes that run tasks in any order. size 0: read headers only; store: file that receives the pixels.
+    """Processes that run tasks in any order."""
 
-    With `thumbnails` the store is a folder, and the slot of each task is the name of its file there.
-    """
-
-    def __init__(
-        self,
-        count: int,
-        *,
-        size: int,
-        max_pixels: int,
-        seconds: float,
-        store: Path | None = None,
-        slots: int = 0,
-        thumbnails: bool = False,
-        pause: Callable[[], None] = lambda: None,
-    ) -> None:
-        config = json.dumps(
-            {
-                "size": size,
-                "max_pixels": max_pixels,
-                "store": os.fspath(store) if store else None,
-                "slots": slots,
-                "thumbnails": thumbnails,
-            }
-        )
+    def __init__(self, count: int, options: WorkerOptions, *, pause: Callable[[], None] = lambda: None) -> None:
+        config, seconds = options.to_json(), options.seconds
         self._pause = pause  # called while waiting; may raise to stop
         self._tasks: queue.SimpleQueue[list[ImageTask] | None] = queue.SimpleQueue()
         self._results: queue.SimpleQueue[TaskResult | BaseException] = queue.SimpleQueue()

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from typing import Any
+from dataclasses import dataclass, replace
 
+from noisesieve.core.files import Json
 from noisesieve.core.text import natural_key
 from noisesieve.report.parquet import Report
 
 KINDS = ("new", "fixed", "cleared", "waived", "gone", "persistent")
 
 
-def compare(before: Report, after: Report) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ComparedRow:
+    """What is compared of one row of a report."""
+
+    row: int
+    id: str | None  # None: a row number, which changes when an earlier row is removed
+    path: str | None
+    sha256: str | None
+    label: str
+    suggested_label: str | None
+    corruption_probability: float | None
+    waived: bool
+    suspect: bool
+    scored: bool
+
+
+def compare(before: Report, after: Report) -> Json:
     """Match rows by id and path, else by content, and group the suspects of both reports.
 
     new: a suspect only in the later report. fixed: its label changed and it is no suspect any more. cleared: the same
@@ -21,21 +39,21 @@ def compare(before: Report, after: Report) -> dict[str, Any]:
     old, new = _rows(before), _rows(after)
     new_row_of = _match(old, new)
     backwards = {b: a for a, b in new_row_of.items()}
-    found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    found: dict[str, list[Json]] = {kind: [] for kind in KINDS}
     for i, row in enumerate(old):
-        if row["suspect"]:
+        if row.suspect:
             now = new[new_row_of[i]] if i in new_row_of else None
             found[_kind_of_change(row, now)].append(_entry(row, now))
     for i, row in enumerate(new):
-        if row["suspect"]:
+        if row.suspect:
             then = old[backwards[i]] if i in backwards else None
-            if then is None or not then["suspect"]:
+            if then is None or not then.suspect:
                 found["new"].append(_entry(then, row))
     return {
-        "before": {"run": _path(before), "examples": len(old), "suspects": sum(r["suspect"] for r in old)},
-        "after": {"run": _path(after), "examples": len(new), "suspects": sum(r["suspect"] for r in new)},
+        "before": {"run": _path(before), "examples": len(old), "suspects": sum(r.suspect for r in old)},
+        "after": {"run": _path(after), "examples": len(new), "suspects": sum(r.suspect for r in new)},
         "matched": len(new_row_of),
-        "relabelled": sum(old[a]["label"] != new[b]["label"] for a, b in new_row_of.items()),
+        "relabelled": sum(old[a].label != new[b].label for a, b in new_row_of.items()),
         "counts": {kind: len(rows) for kind, rows in found.items()},
         "suspects": found,
         "classes": _classes(old, new),
@@ -46,19 +64,16 @@ def _path(report: Report) -> str:
     return str(report.path.parent if report.path.name == "report.parquet" else report.path)
 
 
-def _rows(report: Report) -> list[dict[str, Any]]:
+def _rows(report: Report) -> list[ComparedRow]:
     names = ["row", "id", "path", "sha256", "label", "suggested_label", "corruption_probability", "waived"]
-    rows: list[dict[str, Any]] = report.table.select(names).to_pylist()
     flags = (report.verdicts == "corrupted") & ~report.table["waived"].to_numpy(zero_copy_only=False)
     scored = (report.verdicts == "corrupted") | (report.verdicts == "clean")
-    for row, suspect, known in zip(rows, flags.tolist(), scored.tolist(), strict=True):
-        row["suspect"], row["judged"] = suspect, known
-        if row["path"] is None and row["id"] == str(row["row"]):
-            row["id"] = None  # a row number, which changes when an earlier row is removed
-    return rows
+    columns = [report.table[name].to_pylist() for name in names]
+    rows = [ComparedRow(*values) for values in zip(*columns, flags.tolist(), scored.tolist(), strict=True)]
+    return [replace(row, id=None) if row.path is None and row.id == str(row.row) else row for row in rows]
 
 
-def _match(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[int, int]:
+def _match(old: list[ComparedRow], new: list[ComparedRow]) -> dict[int, int]:
     """Return row of the old report → row of the new one: the same id, else the same path, else the same content.
 
     Of several rows with the same content, those with the same label are matched first.
@@ -66,50 +81,52 @@ def _match(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> dict[int, in
     new_row_of: dict[int, int] = {}
     taken: set[int] = set()
     for key in ("id", "path"):
-        row_of = {row[key]: i for i, row in enumerate(new) if row[key] is not None and i not in taken}
+        name_of = operator.attrgetter(key)
+        row_of = {name_of(row): i for i, row in enumerate(new) if name_of(row) is not None and i not in taken}
         for i, row in enumerate(old):
-            j = row_of.get(row[key]) if i not in new_row_of and row[key] is not None else None
+            j = row_of.get(name_of(row)) if i not in new_row_of and name_of(row) is not None else None
             if j is not None and j not in taken:
                 new_row_of[i] = j
                 taken.add(j)
     for keys in (("sha256", "label"), ("sha256",)):
-        free: dict[tuple[str, ...], list[int]] = {}
+        content_of = operator.attrgetter(*keys)
+        free: dict[object, list[int]] = {}
         for j, row in enumerate(new):
-            if j not in taken and row["sha256"] is not None:
-                free.setdefault(tuple(row[key] for key in keys), []).append(j)
+            if j not in taken and row.sha256 is not None:
+                free.setdefault(content_of(row), []).append(j)
         for i, row in enumerate(old):
-            if i not in new_row_of and (found := free.get(tuple(row[key] for key in keys))):
+            if i not in new_row_of and (found := free.get(content_of(row))):
                 new_row_of[i] = found.pop(0)
                 taken.add(new_row_of[i])
     return new_row_of
 
 
-def _kind_of_change(then: dict[str, Any], now: dict[str, Any] | None) -> str:
-    if now is None or not now["judged"]:
+def _kind_of_change(then: ComparedRow, now: ComparedRow | None) -> str:
+    if now is None or not now.scored:
         return "gone"
-    if now["suspect"]:
+    if now.suspect:
         return "persistent"
-    if now["waived"]:
+    if now.waived:
         return "waived"
-    return "fixed" if now["label"] != then["label"] else "cleared"
+    return "fixed" if now.label != then.label else "cleared"
 
 
-def _entry(then: dict[str, Any] | None, now: dict[str, Any] | None) -> dict[str, Any]:
+def _entry(then: ComparedRow | None, now: ComparedRow | None) -> Json:
     row = now or then
     assert row is not None
     return {
-        "id": row["id"] or str(row["row"]),
-        "before": None if then is None else then["label"],
-        "after": None if now is None else now["label"],
-        "suggested_label": row["suggested_label"],
-        "corruption_probability": row["corruption_probability"],
+        "id": row.id or str(row.row),
+        "before": None if then is None else then.label,
+        "after": None if now is None else now.label,
+        "suggested_label": row.suggested_label,
+        "corruption_probability": row.corruption_probability,
     }
 
 
-def _classes(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    def counted(rows: list[dict[str, Any]]) -> tuple[Counter[str], Counter[str]]:
-        totals = Counter(row["label"] for row in rows if row["judged"])
-        return Counter(row["label"] for row in rows if row["suspect"]), totals
+def _classes(old: list[ComparedRow], new: list[ComparedRow]) -> list[Json]:
+    def counted(rows: list[ComparedRow]) -> tuple[Counter[str], Counter[str]]:
+        totals = Counter(row.label for row in rows if row.scored)
+        return Counter(row.label for row in rows if row.suspect), totals
 
     (old_hits, old_totals), (new_hits, new_totals) = counted(old), counted(new)
     return [

@@ -134,6 +134,16 @@ def write_margin_history(inputs: ReportInputs, path: Path) -> None:
 
 def read_report(path: str | Path) -> Report:
     """Open the report of a run folder, or a report file."""
+    return _read(path, None)
+
+
+def hashes_of_report(path: str | Path) -> set[str]:
+    """Return the content hashes of a report's rows. No other column is read."""
+    return set(_read(path, ["sha256"]).table["sha256"].to_pylist()) - {None}
+
+
+def _read(path: str | Path, columns: list[str] | None) -> Report:
+    """Open a report with some of its columns, or with all."""
     file = Path(path)
     if file.is_dir():
         file = file / "report.parquet"
@@ -141,15 +151,17 @@ def read_report(path: str | Path) -> Report:
         raise InputError(f"{file}: no such report.", "Give a run folder that `noisesieve scan` has finished.")
     _verify(file)
     try:
-        table = pq.ParquetFile(file).read()
+        with pq.ParquetFile(file) as opened:
+            schema = opened.schema_arrow
+            table = opened.read(None if columns is None else [name for name in columns if name in schema.names])
     except (pa.ArrowException, OSError) as error:
         if file.suffix != ".parquet":
             raise InputError(
                 f"{file}: not a noisesieve report.", "Give a run folder, or its report.parquet."
             ) from error
         raise StateError(f"{file}: damaged ({error}).", "Scan the dataset again.") from error
-    metadata = table.schema.metadata or {}
-    if KEY not in metadata or "row" not in table.column_names or "probabilities" in table.column_names:
+    metadata = schema.metadata or {}
+    if KEY not in metadata or "row" not in schema.names or "probabilities" in schema.names:
         raise InputError(f"{file}: not a noisesieve report.", "Give a run folder, or its report.parquet.")
     facts = json.loads(metadata[KEY])
     if facts["schema_version"] > SCHEMA_VERSION:
@@ -157,7 +169,7 @@ def read_report(path: str | Path) -> Report:
             f"{file}: schema version {facts['schema_version']}; this noisesieve reads up to {SCHEMA_VERSION}.",
             "Upgrade noisesieve.",
         )
-    missing = [name for name in COLUMNS if name not in table.column_names]
+    missing = [name for name in COLUMNS if name not in schema.names]
     if missing:
         raise StateError(f"{file}: the column {missing[0]!r} is missing.", "Scan the dataset again.")
     try:

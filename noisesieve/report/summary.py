@@ -54,7 +54,7 @@ def summarize(table: pa.Table, *, classes: list[str], undecided: int, training: 
         classes=_classes(table, classes, corrupted, readable),
         confusions=_confusions(table),
         suspects=_suspects(table),
-        unreadable_rows=_unreadable(table),
+        unreadable_rows=unreadable_rows(table),
         duplicates=_duplicates(table),
         training=training,
     )
@@ -109,7 +109,8 @@ def _suspects(table: pa.Table) -> list[TopSuspect]:
     return [TopSuspect(**row) for row in chosen.select(columns).slice(0, TOP_SUSPECTS).to_pylist()]
 
 
-def _unreadable(table: pa.Table) -> list[UnreadableRow]:
+def unreadable_rows(table: pa.Table) -> list[UnreadableRow]:
+    """Return the first rows that cannot be read, each with the reason."""
     chosen = table.filter(pc.not_equal(table["status"], "ok"))
     return [UnreadableRow(**row) for row in chosen.select(["id", "status"]).slice(0, NAMED).to_pylist()]
 

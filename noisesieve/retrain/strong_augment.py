@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
-from torchvision.transforms import AutoAugmentPolicy, v2
 
 from noisesieve.learn.augment import augment
 
 GROUP = 8  # images that share one drawn policy: one policy per image would take longer than the training
 SMALL = 64  # side in pixels up to which CIFAR's policy is used, which was learned on small images
-_POLICIES = {
-    "autoaugment": v2.AutoAugment(AutoAugmentPolicy.CIFAR10, fill=[128.0] * 3),
-    "randaugment": v2.RandAugment(fill=[128.0] * 3),
-}
 
 
 def policy_for(image_size: int) -> str:
     """Return the name of the policy for images of this size."""
     return "autoaugment" if image_size <= SMALL else "randaugment"
+
+
+@functools.cache
+def _policy(name: str) -> Callable[[Tensor], Tensor]:
+    from torchvision.transforms import AutoAugmentPolicy, v2  # takes as long to import as torch itself
+
+    fill = [128.0] * 3
+    made: Callable[[Tensor], Tensor] = (
+        v2.AutoAugment(AutoAugmentPolicy.CIFAR10, fill=fill) if name == "autoaugment" else v2.RandAugment(fill=fill)
+    )
+    return made
 
 
 def strong_augment(images: Tensor, generator: torch.Generator, *, flip: bool, policy: str) -> Tensor:
@@ -27,7 +36,7 @@ def strong_augment(images: Tensor, generator: torch.Generator, *, flip: bool, po
     seed = int(torch.randint(0, 2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):  # torchvision uses the global generator
         torch.manual_seed(seed)
-        images = torch.cat([_POLICIES[policy](group) for group in images.split(GROUP)])
+        images = torch.cat([_policy(policy)(group) for group in images.split(GROUP)])
     return cutout(images, generator)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from noisesieve.core.files import Json
 from noisesieve.review.page_data import PageData
 
 CLASSES_SHOWN = 12
@@ -50,7 +51,7 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _bars(histogram: dict[str, Any]) -> list[dict[str, Any]]:
+def _bars(histogram: Json) -> list[Json]:
     """Return the stacked bars of the histogram, in percent of the chart; heights are square roots of counts."""
     columns = list(zip(histogram["clean"], histogram["corrupted"], strict=True))
     tallest = max((math.sqrt(clean + suspect) for clean, suspect in columns), default=0.0) or 1.0

@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from noisesieve import __version__
-from noisesieve.core.files import digest
+from noisesieve.core.files import Json, digest
 from noisesieve.core.records import Ints
 from noisesieve.core.summary import ClassRate, Summary
 from noisesieve.core.text import natural_key
@@ -30,9 +29,9 @@ class PageData:
     title: str
     summary: Summary
     classes: list[ClassRate]  # noisiest first
-    heat: dict[str, Any]
-    histogram: dict[str, Any]
-    data: dict[str, Any]
+    heat: Json
+    histogram: Json
+    data: Json
 
 
 def choose_rows(report: Report, limit: int) -> Ints:
@@ -69,7 +68,7 @@ def run_key(report: Report) -> str:
     return digest({"data": report.facts.fingerprint, "settings": report.facts.settings})[:16]
 
 
-def _suspects(report: Report, rows: Ints, images: list[bytes | None], classes: list[str]) -> list[dict[str, Any]]:
+def _suspects(report: Report, rows: Ints, images: list[bytes | None], classes: list[str]) -> list[Json]:
     number = {label: i for i, label in enumerate(classes)}
     columns = ["id", "path", "sha256", "label", "suggested_label", "margin", "corruption_probability"]
     table = report.table.take(pa.array(rows)).select([*columns, "top_labels", "top_probabilities"])
@@ -92,7 +91,7 @@ def _suspects(report: Report, rows: Ints, images: list[bytes | None], classes: l
     ]
 
 
-def _heat(report: Report, classes: list[str]) -> dict[str, Any]:
+def _heat(report: Report, classes: list[str]) -> Json:
     """Count suspects by given and suggested label, for the classes with most suspects."""
     suspects = report.corrupted
     given, to = suspects["label"].to_pylist(), suspects["suggested_label"].to_pylist()
@@ -114,7 +113,7 @@ def _heat(report: Report, classes: list[str]) -> dict[str, Any]:
     }
 
 
-def _histogram(report: Report) -> dict[str, Any]:
+def _histogram(report: Report) -> Json:
     """Return the histogram of margins of clean and of corrupted rows; zero is the edge of a bin."""
     margins = report.table["margin"].to_numpy(zero_copy_only=False)
     flagged = report.verdicts == "corrupted"

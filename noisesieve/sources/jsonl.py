@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from noisesieve.core.errors import InputError
+from noisesieve.core.files import Json
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
 from noisesieve.sources.table import Table, to_index
@@ -18,7 +19,7 @@ from noisesieve.sources.table import Table, to_index
 def read(settings: SourceSettings) -> Index:
     """Index a JSONL file; the images themselves stay on disk until they are decoded."""
     file = settings.path
-    rows: list[dict[str, Any]] = []
+    rows: list[Json] = []
     lines: list[int] = []
     offsets: list[int] = []
     names: dict[str, None] = {}  # every key, in the order found
@@ -64,7 +65,7 @@ def refuse_json(path: Path) -> NoReturn:
     raise InputError(f"{path}: a JSON document, not a table.", "Give one object per line, as .jsonl.")
 
 
-def _object(line: bytes, file: Path, number: int) -> dict[str, Any]:
+def _object(line: bytes, file: Path, number: int) -> Json:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -85,14 +86,14 @@ def _refuse_multi_label(label: Any, settings: SourceSettings, number: int) -> No
         )
 
 
-def _refuse_half_characters(row: dict[str, Any], file: Path, number: int) -> None:
+def _refuse_half_characters(row: Json, file: Path, number: int) -> None:
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise InputError(f"{file}:{number}: invalid Unicode (a lone surrogate).", "Repair the text.") from error
 
 
-def _image_column(row: dict[str, Any], settings: SourceSettings) -> str | None:
+def _image_column(row: Json, settings: SourceSettings) -> str | None:
     column = settings.image_column or ("image" if settings.path_column not in row else None)
     return column if column in row else None
 

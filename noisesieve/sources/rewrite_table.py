@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import InputError
-from noisesieve.core.files import csv_separator
+from noisesieve.core.files import Json, csv_separator
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
 from noisesieve.core.text import csv_line
@@ -56,7 +56,7 @@ def _jsonl(index: Index, source: SourceSettings, changes: Changes, file: IO[byte
             if row not in changes:
                 file.write(line)
             elif (label := changes[row]) is not None:
-                entry: dict[str, Any] = json.loads(line)
+                entry: Json = json.loads(line)
                 entry[source.label_column] = _as_before(entry[source.label_column], label, index, row)
                 file.write((json.dumps(entry, ensure_ascii=False) + "\n").encode())
 

@@ -69,11 +69,12 @@ def test_features_are_kept_by_content_and_weights(inside: Run, photos: Path, tmp
 
     def counted(source: cache.CacheEntry, target: cache.CacheEntry, item_bytes: int) -> cache.CacheEntry:
         made = fill(source, target, item_bytes)
-        seen.append(made.status.count(cache.PENDING))
+        if target.store == cache.FEATURES:
+            seen.append(made.status.count(cache.PENDING))
         return made
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("noisesieve.learn.frozen.features.copy_known", counted)
+        patch.setattr("noisesieve.pixels.cache.copy_known", counted)
         assert inside("scan", photos, "-o", "fourth", *options).returncode == 0
     assert seen == [1]  # only the new image is looked at
 
@@ -194,4 +195,8 @@ def test_a_dry_run_and_a_doctor_know_what_would_be_done(inside: Run, photos: Pat
     planned = json.loads(inside("scan", photos, "--dry-run", "--json").stdout)
     validate(planned, "dry_run")
     assert planned["recipe"]["frozen"]
+    assert planned["estimate"]["seconds"] > 0
     assert "frozen lite0" in inside("doctor", photos).stdout
+    assert inside("scan", photos, "-q", "--no-review", "-o", "run").returncode == 0
+    again = json.loads(inside("scan", photos, "--dry-run", "--json").stdout)
+    assert again["estimate"]["seconds"] == 0  # all features are in the cache

@@ -21,7 +21,7 @@ from noisesieve.core.command_settings import Policy
 from noisesieve.core.options import parse_limit
 from noisesieve.gate.github import commands, summary
 from noisesieve.gate.markdown import escape, render
-from noisesieve.gate.policy import BatchCounts, RuleResult, apply_policy, binomial_tail, lower_bound
+from noisesieve.gate.policy import BatchCounts, RuleResult, Suspect, apply_policy, binomial_tail, lower_bound
 from noisesieve.gate.result import GateResult
 from noisesieve.report import RunFolder
 from tests.conftest import REPOSITORY, SAMPLE, Run, paint, validate
@@ -273,16 +273,16 @@ def test_junit_sarif_and_markdown_are_what_their_readers_expect(inside: Run, hom
 
 @pytest.fixture
 def hostile() -> GateResult:
-    row = {
-        "id": "r",
-        "path": "a,b:c%\n::error::x|y.png",
-        "label": "<img src=x>|`x`",
-        "suggested_label": "[/red]*b*",
-        "corruption_probability": 0.9,
-        "margin": 1.0,
-        "source_line": 7,
-        "sha256": "0" * 64,
-    }
+    row = Suspect(
+        id="r",
+        path="a,b:c%\n::error::x|y.png",
+        label="<img src=x>|`x`",
+        suggested_label="[/red]*b*",
+        corruption_probability=0.9,
+        margin=1.0,
+        source_line=7,
+        sha256="0" * 64,
+    )
     batch = BatchCounts(9, 8, 1, 0, 0, 0, {}, {})
     rules = [RuleResult("max-corrupted", "5%", "1 of 8 (12%)\x1b", False)]
     return GateResult("lab|els.csv", "0.1", rules, batch, [row] * 30, "lab,els.csv", is_table=True)

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from noisesieve.core.errors import StateError, UsageError
-from noisesieve.core.recipes import Recipe
+from noisesieve.core.recipes import NetworkRecipe, Recipe
 from noisesieve.core.settings import TrainingOptions
-from noisesieve.learn import device, distributed, warmup
+from noisesieve.learn import cost, device, distributed, warmup
 from noisesieve.learn.augment import pad_crop, random_flip
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.networks.backbones import BACKBONES, build
@@ -303,3 +303,23 @@ def test_the_sieve_is_gentle_where_opinions_differ() -> None:
     assert chances == sorted(chances, reverse=True)
     assert chances[0] == 1
     assert chances[-1] == pytest.approx(0.5)
+
+
+def test_the_estimate_counts_steps_processes_and_what_is_cached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "_fastest", lambda work: 1.0)
+    one, two = distributed.Processes(), distributed.Processes(size=2)
+    whole = recipe(rows=64_000, flip=False)
+    short = recipe(rows=64_000, flip=False, epoch_steps=10)
+
+    def seconds(of: Recipe, processes: distributed.Processes = one, **options: float) -> float:
+        return cost.estimate(of, rows=64_000, classes=10, processes=processes, **options).seconds
+
+    assert isinstance(whole, NetworkRecipe)
+    assert isinstance(short, NetworkRecipe)
+    saved = (whole.epochs * 64_000 - short.epochs * 10 * short.batch_size) / 64
+    assert whole.epochs == short.epochs
+    assert seconds(whole) - seconds(short) == pytest.approx(saved)
+    assert seconds(whole, two) == pytest.approx(seconds(whole) / 2)
+    heads = recipe(rows=64_000, sides=np.array([128]), weights="lite0", freeze=True)
+    assert seconds(heads, cached_features=0.75) == pytest.approx(seconds(heads) / 4)
+    assert seconds(heads, cached_features=1.0) == 0

@@ -21,7 +21,7 @@ from noisesieve.learn.networks.backbones import Network, build
 from noisesieve.learn.networks.embed import block_size, extract_features
 from noisesieve.learn.networks.pretrained import Statistics, load_backbone, statistics_of
 from noisesieve.pixels import Decoded
-from noisesieve.pixels.cache import FEATURES, PENDING, Cache, CacheEntry, cache_folder, copy_known, make_store
+from noisesieve.pixels.cache import Cache, CacheEntry, cache_folder
 
 FEATURES_VERSION = 1  # part of the cache key: raise it when the computation of features changes
 Halves = npt.NDArray[np.float16]
@@ -56,38 +56,34 @@ def compute_features(
     statistics = loader.mean.tolist(), loader.std.tolist()
     hashes = [str(decoded.file_facts.sha256[row]) for row in decoded.rows.tolist()]
     contents = sorted(set(hashes))
-    folder = cache_folder(settings, session)
-    item_bytes = views * width * 2
-    cache = None
-    if folder is not None:
-        settings_hash = digest([FEATURES_VERSION, statistics, str(Precision(device).dtype), device.type])
-        backbone_key = f"{recipe.backbone}-{recipe.weights_sha256[:16]}-{settings_hash[:8]}-{views}"
-        cache = Cache.of_features(
-            folder,
-            size=recipe.image_size,
-            max_pixels=settings.max_pixels,
-            backbone_key=backbone_key,
-            item_bytes=item_bytes,
-        )
-    cached = None if cache is None else cache.best(set(contents))
-    if cached is not None and set(contents) <= cached.known().keys():
-        return _read_features(cached, hashes, views, width, statistics, reused=True)
-    building = scratch if cache is None else cache.build()
-    building.mkdir(parents=True, exist_ok=True)
-    entry = CacheEntry(building, contents, [PENDING] * len(contents), FEATURES)
-    make_store(entry.file, len(contents), item_bytes)
-    if cached is not None:
-        entry = copy_known(cached, entry, item_bytes)
+    cache = features_cache(cache_folder(settings, session), recipe, settings, device, statistics)
     first = {sha: row for row, sha in reversed(list(enumerate(hashes)))}
-    slots = np.array([i for i, status in enumerate(entry.status) if status == PENDING], dtype=np.int64)
-    slots = slots[np.argsort([first[contents[i]] for i in slots.tolist()], kind="stable")]  # in the order of the rows
-    rows = np.array([first[contents[i]] for i in slots.tolist()], dtype=np.int64)
-    try:
+
+    def fill(entry: CacheEntry) -> None:
+        slots = np.array(entry.pending(), dtype=np.int64)
+        slots = slots[np.argsort([first[contents[i]] for i in slots.tolist()], kind="stable")]  # in row order
+        rows = np.array([first[contents[i]] for i in slots.tolist()], dtype=np.int64)
         _fill(entry, slots, rows, network, loader, session, views=views)
-    finally:
-        if cache is not None:  # also after a stop, so that the next run continues from here
-            entry = cache.keep(entry)
-    return _read_features(entry, hashes, views, width, statistics, reused=False)
+
+    entry, reused = cache.complete(contents, fill, scratch=scratch)
+    return _read_features(entry, hashes, views, width, statistics, reused=reused)
+
+
+def features_cache(
+    folder: Path | None, recipe: HeadRecipe, settings: PixelSettings, device: torch.device, statistics: Statistics
+) -> Cache:
+    """Return the cache of the features that this recipe computes on this device."""
+    views = 1 if recipe.flip is False else 2
+    with torch.device("meta"):  # no memory, no initialization: only its shape is asked for
+        width = build(recipe.backbone, classes=2, image_size=recipe.image_size, seed=0).fc.in_features
+    settings_hash = digest([FEATURES_VERSION, statistics, str(Precision(device).dtype), device.type])
+    return Cache.of_features(
+        folder,
+        size=recipe.image_size,
+        max_pixels=settings.max_pixels,
+        backbone_key=f"{recipe.backbone}-{recipe.weights_sha256[:16]}-{settings_hash[:8]}-{views}",
+        item_bytes=views * width * 2,
+    )
 
 
 def _fill(

@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch
-import torchvision
 from torch import Tensor, nn
 from torch.nn import functional
 
 from noisesieve.core.errors import UsageError
 
 LITE = "lite0"
+TORCHVISION = tuple(f"resnet{depth}" for depth in (18, 34, 50, 101, 152))
 SMALL_IMAGE = 64  # up to this side torchvision's stem, with stride 4, would leave too few positions
 
 
@@ -76,6 +76,8 @@ class TorchvisionResNet(Network):
 
     def __init__(self, name: str, classes: int, image_size: int) -> None:
         super().__init__()
+        import torchvision  # takes as long to import as torch itself
+
         body = getattr(torchvision.models, name)(weights=None)
         if image_size <= SMALL_IMAGE:
             body.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
@@ -129,7 +131,7 @@ def _torchvision(name: str) -> Callable[[int, int], Network]:
 
 BACKBONES: dict[str, Callable[[int, int], Network]] = {
     **{f"resnet{depth}": _cifar(depth) for depth in (8, 20, 32, 56)},
-    **{f"resnet{depth}": _torchvision(f"resnet{depth}") for depth in (18, 34, 50, 101, 152)},
+    **{name: _torchvision(name) for name in TORCHVISION},
     LITE: lambda classes, image_size: LiteNet(classes),
 }
 

