@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from noisesieve.core.command_settings import TruthSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import csv_separator
+from noisesieve.core.measure_settings import TruthSettings
 from noisesieve.core.progress import Session
 
 COLUMN = "true_label"  # the column that `inject` writes, and the default

@@ -11,9 +11,9 @@ from typing import Annotated
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results
-from noisesieve.core.command_settings import BenchSettings, TestSettings
 from noisesieve.core.errors import OutputError, UsageError
 from noisesieve.core.files import Json
+from noisesieve.core.measure_settings import BenchSettings, TestSettings
 from noisesieve.core.options import build_settings
 from noisesieve.core.settings import NETWORK, OUTPUT
 

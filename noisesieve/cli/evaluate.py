@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import RESUMES, running
 from noisesieve.cli.terminal import console, results
-from noisesieve.core.command_settings import EvaluateSettings
 from noisesieve.core.files import Json
+from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:

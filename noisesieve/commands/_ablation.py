@@ -16,9 +16,10 @@ from noisesieve.bench.methods import Comparison, TrainingResult
 from noisesieve.bench.table import machine_facts
 from noisesieve.commands._prepare import Dataset, decode_test_set, inspect_test_set, prepare_dataset
 from noisesieve.commands.bench import join_one_process
-from noisesieve.core.command_settings import BenchSettings, RetrainOptions
+from noisesieve.core.command_settings import RetrainOptions
 from noisesieve.core.errors import TrainingError, UsageError
 from noisesieve.core.files import Json
+from noisesieve.core.measure_settings import BenchSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import recipe_to_document
 from noisesieve.core.records import Bools

@@ -14,9 +14,9 @@ from noisesieve.bench.frozen_methods import FrozenComparison
 from noisesieve.bench.methods import METHODS, NEED_PLAIN, Comparison
 from noisesieve.bench.table import as_markdown, figures_of, machine_facts, table_of
 from noisesieve.commands._prepare import Dataset, prepare_dataset, validate_settings
-from noisesieve.core.command_settings import BenchSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import Json
+from noisesieve.core.measure_settings import BenchSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe, recipe_to_document
 from noisesieve.core.records import Bools

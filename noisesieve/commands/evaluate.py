@@ -21,9 +21,9 @@ from noisesieve.bench.evaluation import EvaluatedRows, evaluate_rows, labelled_r
 from noisesieve.bench.metrics import average_precision, calibration, detection
 from noisesieve.commands._open_run import require_same_rows, settings_of_run
 from noisesieve.commands.scan import scan
-from noisesieve.core.command_settings import EvaluateSettings
 from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.files import Json, atomic_write, digest
+from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, Index, Ints
 from noisesieve.report import Report, read_report

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from noisesieve import noise, pixels, sources
-from noisesieve.core.command_settings import InjectSettings
 from noisesieve.core.errors import InputError, OutputError
+from noisesieve.core.measure_settings import InjectSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, Bytes, Index, Ints
 from noisesieve.core.settings import PixelSettings

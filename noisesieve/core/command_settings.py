@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 from noisesieve.core.errors import UsageError
+from noisesieve.core.measure_settings import TestSettings
 from noisesieve.core.options import (
     REQUIRED,
     Limit,
@@ -16,8 +16,6 @@ from noisesieve.core.options import (
     parse_age,
     parse_count,
     parse_limit,
-    parse_names,
-    parse_share,
 )
 from noisesieve.core.settings import (
     DATA,
@@ -29,128 +27,15 @@ from noisesieve.core.settings import (
     TRAINING,
     WAIVERS,
     PixelSettings,
-    ScanSettings,
     SourceSettings,
     device_option,
+    moved_data_option,
+    moved_root_option,
+    replace_output_option,
     waivers_option,
 )
 
-BENCH_METHODS = ("noisesieve", "paper", "ce", "ce-sieve", "aum", "knn", "cleanlab")
 _SHARE = {"least": 0.0, "most": 1.0}
-
-
-def _moved_data() -> Any:
-    return option(None, "New path of the dataset, if it was moved.", DATA)
-
-
-def _moved_root() -> Any:
-    return option(None, "New folder of a table's images, if it was moved.", DATA)
-
-
-def _replace_output() -> Any:
-    return option(False, "Replace existing output.", OUTPUT)
-
-
-@dataclass(frozen=True)
-class InjectSettings(Settings):
-    """One `noisesieve inject`."""
-
-    source: SourceSettings
-    output: Path = option(
-        REQUIRED,
-        "The table to write: .csv, .tsv, .jsonl or .parquet.",
-        OUTPUT,
-        flags=("--output", "-o"),
-        metavar="TABLE",
-    )
-    noise: str = option(REQUIRED, "Kind of noise.", DATA, choices=("symmetric", "asymmetric", "instance"))
-    rate: float = option(
-        REQUIRED, "Share of labels to flip: 0.2, or 20%.", DATA, above=0.0, most=1.0, parse=parse_share, metavar="SHARE"
-    )
-    seed: int = option(0, "Seed of the flips.", DATA, least=0, most=2**63 - 1)
-    pixels: PixelSettings = field(default_factory=PixelSettings)
-    force: bool = _replace_output()
-
-
-@dataclass(frozen=True)
-class TruthSettings(Settings):
-    """Where the right labels are."""
-
-    truth: Path | None = option(
-        None, "Table of right labels, with the columns path (or id) and label.", DATA, metavar="FILE"
-    )
-    truth_column: str | None = option(None, "Column with the right labels. Default: true_label.", DATA, metavar="NAME")
-
-
-@dataclass(frozen=True)
-class TestSettings(Settings):
-    """A test set: a dataset with right labels that is never trained on."""
-
-    __test__ = False  # not a test class of pytest
-
-    test: Path | None = option(None, "Dataset with right labels, never trained on, to measure accuracy.", DATA)
-    test_label_column: str = option("label", "Column with the test set's labels.", DATA)
-    test_root: Path | None = option(None, "Folder that the test table's paths start from.", DATA)
-    test_split: str | None = option(None, "Use one split of the test set only, such as test.", DATA)
-
-    @property
-    def source(self) -> SourceSettings | None:
-        """The source of the test set, or None."""
-        if self.test is None:
-            return None
-        return SourceSettings(self.test, self.test_root, label_column=self.test_label_column, split=self.test_split)
-
-
-@dataclass(frozen=True)
-class BenchSettings(Settings):
-    """One `noisesieve bench`."""
-
-    scan: ScanSettings
-    methods: tuple[str, ...] = option(
-        (), f"Some of {','.join(BENCH_METHODS)}. Default: all.", NETWORK, parse=parse_names, metavar="NAMES"
-    )
-    truth: TruthSettings = field(default_factory=TruthSettings)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in self.methods:
-            if name not in BENCH_METHODS:
-                raise UsageError(f"--methods {name}: unknown.", f"Choose {', '.join(BENCH_METHODS)}.")
-
-
-@dataclass(frozen=True)
-class EvaluateSettings(Settings):
-    """One `noisesieve evaluate`."""
-
-    truth: TruthSettings = field(default_factory=TruthSettings)
-    plant: float | None = option(
-        None,
-        "Without right labels: flip this share of the clean rows, scan again, measure.",
-        DATA,
-        parse=parse_share,
-        metavar="SHARE",
-    )
-    seed: int = option(0, "With --plant: seed of the flips.", DATA, least=0, most=2**63 - 1)
-    data: Path | None = option(None, "With --plant: new path of the dataset, if it was moved.", DATA)
-    root: Path | None = option(None, "With --plant: new folder of a table's images, if moved.", DATA)
-    picture: Path | None = option(
-        None, "Path of the chart. Default: evaluation.svg in the run folder.", OUTPUT, metavar="FILE"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.picture is not None and self.picture.suffix.lower() != ".svg":
-            raise UsageError(f"--picture {self.picture}: the chart is an SVG.", "Choose a name that ends in .svg.")
-        if self.plant is None:
-            if self.data is not None or self.root is not None:
-                raise UsageError("--data and --root are only for --plant.", "Leave them out.")
-            return
-        if self.truth.truth is not None or self.truth.truth_column is not None:
-            raise UsageError(
-                "--plant measures without right labels.", "Leave --truth and --truth-column out, or --plant."
-            )
-        if self.picture is not None:
-            raise UsageError("--plant draws no chart.", "Leave --picture out.")
 
 
 @dataclass(frozen=True)
@@ -205,8 +90,8 @@ class RetrainSettings(Settings):
     decisions: tuple[Path, ...] = option(
         (), "Decisions as `apply` reads them: their labels count as clean.", DATA, metavar="FILE"
     )
-    data: Path | None = _moved_data()
-    root: Path | None = _moved_root()
+    data: Path | None = moved_data_option()
+    root: Path | None = moved_root_option()
     training: RetrainOptions = field(default_factory=RetrainOptions)
     device: str = device_option()
     pixels: PixelSettings = field(default_factory=PixelSettings)
@@ -225,9 +110,9 @@ class ReviewSettings(Settings):
         None, "Path of the page. Default: review.html in the run folder.", OUTPUT, flags=("--output", "-o")
     )
     limit: int = option(500, "Number of suspects on the page, the most suspicious first.", OUTPUT, least=1)
-    force: bool = _replace_output()
-    data: Path | None = _moved_data()
-    root: Path | None = _moved_root()
+    force: bool = replace_output_option()
+    data: Path | None = moved_data_option()
+    root: Path | None = moved_root_option()
 
 
 @dataclass(frozen=True)
@@ -252,9 +137,9 @@ class ExportSettings(Settings):
     )
     files: str = option("link", "huggingface and folder: how to write the images.", OUTPUT, choices=("link", "copy"))
     image_prefix: str = option("/data/local-files/?d=", "label-studio: prefix of every image's path.", OUTPUT)
-    force: bool = _replace_output()
-    data: Path | None = _moved_data()
-    root: Path | None = _moved_root()
+    force: bool = replace_output_option()
+    data: Path | None = moved_data_option()
+    root: Path | None = moved_root_option()
 
 
 @dataclass(frozen=True)
@@ -266,7 +151,7 @@ class ApplySettings(Settings):
     tree: str | None = option(
         None, "For an image folder: write an image folder, by copy or link.", OUTPUT, choices=("copy", "link")
     )
-    force: bool = _replace_output()
+    force: bool = replace_output_option()
     accept_above: float | None = option(
         None,
         "Also accept suggestions for labels that are wrong with at least this probability.",
@@ -275,8 +160,8 @@ class ApplySettings(Settings):
         **_SHARE,
     )
     new_classes: bool = option(False, "Accept labels that are not classes of the run.", DATA)
-    data: Path | None = _moved_data()
-    root: Path | None = _moved_root()
+    data: Path | None = moved_data_option()
+    root: Path | None = moved_root_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -339,7 +224,7 @@ class CheckSettings(Settings):
     output: Path | None = option(
         None, "Write the batch's report (.parquet).", OUTPUT, flags=("--output", "-o"), metavar="FILE"
     )
-    force: bool = _replace_output()
+    force: bool = replace_output_option()
     weights: Path | None = option(
         None, "The file of the model's frozen backbone, if it was moved.", NETWORK, metavar="FILE"
     )
@@ -391,5 +276,5 @@ class CacheSettings(Settings):
 class ExplainSettings(Settings):
     """One `noisesieve explain`."""
 
-    data: Path | None = _moved_data()
-    root: Path | None = _moved_root()
+    data: Path | None = moved_data_option()
+    root: Path | None = moved_root_option()

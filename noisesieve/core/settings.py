@@ -175,6 +175,21 @@ def device_option() -> Any:
     return option("auto", "Device.", MACHINE, choices=("auto", "cpu", "cuda", "mps"), shared=True)
 
 
+def moved_data_option() -> Any:
+    """Return the field of --data."""
+    return option(None, "New path of the dataset, if it was moved.", DATA)
+
+
+def moved_root_option() -> Any:
+    """Return the field of --root of a finished run."""
+    return option(None, "New folder of a table's images, if it was moved.", DATA)
+
+
+def replace_output_option() -> Any:
+    """Return the field of --force."""
+    return option(False, "Replace existing output.", OUTPUT)
+
+
 def waivers_option() -> Any:
     """Return the field `waivers`, the same in every command."""
     return option(WAIVERS, "File of reviewed rows whose label is right, as `waive` writes it.", DATA, shared=True)

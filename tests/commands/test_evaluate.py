@@ -148,8 +148,8 @@ def test_planting_finds_a_dataset_that_moved_and_refuses_one_that_changed(
 
 def test_truth_is_read_as_labels_are_whatever_the_column_is_made_of() -> None:
     from noisesieve.bench.truth import LabelledRows, find_truth, texts
-    from noisesieve.core.command_settings import TruthSettings
     from noisesieve.core.errors import InputError
+    from noisesieve.core.measure_settings import TruthSettings
     from noisesieve.core.progress import Session
 
     assert texts(pa.chunked_array([pa.array([3.0, None, 4.0])]), "x") == ["3", None, "4"]

@@ -20,8 +20,9 @@ from torch import Tensor
 import noisesieve as ns
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, assign_roles
 from noisesieve.commands.retrain import retrain
-from noisesieve.core.command_settings import RetrainOptions, RetrainSettings, TestSettings
+from noisesieve.core.command_settings import RetrainOptions, RetrainSettings
 from noisesieve.core.errors import Stopped, UsageError
+from noisesieve.core.measure_settings import TestSettings
 from noisesieve.core.progress import NullWatcher, Session
 from noisesieve.core.recipes import NetworkRecipe as Recipe
 from noisesieve.core.recipes import RetrainRecipe

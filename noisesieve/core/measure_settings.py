@@ -1,0 +1,122 @@
+"""The settings of the commands that measure: bench, evaluate, inject, and the test set of retrain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from noisesieve.core.errors import UsageError
+from noisesieve.core.options import REQUIRED, Settings, option, parse_names, parse_share
+from noisesieve.core.settings import (
+    DATA,
+    NETWORK,
+    OUTPUT,
+    PixelSettings,
+    ScanSettings,
+    SourceSettings,
+    replace_output_option,
+)
+
+BENCH_METHODS = ("noisesieve", "paper", "ce", "ce-sieve", "aum", "knn", "cleanlab")
+
+
+@dataclass(frozen=True)
+class InjectSettings(Settings):
+    """One `noisesieve inject`."""
+
+    source: SourceSettings
+    output: Path = option(
+        REQUIRED,
+        "The table to write: .csv, .tsv, .jsonl or .parquet.",
+        OUTPUT,
+        flags=("--output", "-o"),
+        metavar="TABLE",
+    )
+    noise: str = option(REQUIRED, "Kind of noise.", DATA, choices=("symmetric", "asymmetric", "instance"))
+    rate: float = option(
+        REQUIRED, "Share of labels to flip: 0.2, or 20%.", DATA, above=0.0, most=1.0, parse=parse_share, metavar="SHARE"
+    )
+    seed: int = option(0, "Seed of the flips.", DATA, least=0, most=2**63 - 1)
+    pixels: PixelSettings = field(default_factory=PixelSettings)
+    force: bool = replace_output_option()
+
+
+@dataclass(frozen=True)
+class TruthSettings(Settings):
+    """Where the right labels are."""
+
+    truth: Path | None = option(
+        None, "Table of right labels, with the columns path (or id) and label.", DATA, metavar="FILE"
+    )
+    truth_column: str | None = option(None, "Column with the right labels. Default: true_label.", DATA, metavar="NAME")
+
+
+@dataclass(frozen=True)
+class TestSettings(Settings):
+    """A test set: a dataset with right labels that is never trained on."""
+
+    __test__ = False  # not a test class of pytest
+
+    test: Path | None = option(None, "Dataset with right labels, never trained on, to measure accuracy.", DATA)
+    test_label_column: str = option("label", "Column with the test set's labels.", DATA)
+    test_root: Path | None = option(None, "Folder that the test table's paths start from.", DATA)
+    test_split: str | None = option(None, "Use one split of the test set only, such as test.", DATA)
+
+    @property
+    def source(self) -> SourceSettings | None:
+        """The source of the test set, or None."""
+        if self.test is None:
+            return None
+        return SourceSettings(self.test, self.test_root, label_column=self.test_label_column, split=self.test_split)
+
+
+@dataclass(frozen=True)
+class BenchSettings(Settings):
+    """One `noisesieve bench`."""
+
+    scan: ScanSettings
+    methods: tuple[str, ...] = option(
+        (), f"Some of {','.join(BENCH_METHODS)}. Default: all.", NETWORK, parse=parse_names, metavar="NAMES"
+    )
+    truth: TruthSettings = field(default_factory=TruthSettings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.methods:
+            if name not in BENCH_METHODS:
+                raise UsageError(f"--methods {name}: unknown.", f"Choose {', '.join(BENCH_METHODS)}.")
+
+
+@dataclass(frozen=True)
+class EvaluateSettings(Settings):
+    """One `noisesieve evaluate`."""
+
+    truth: TruthSettings = field(default_factory=TruthSettings)
+    plant: float | None = option(
+        None,
+        "Without right labels: flip this share of the clean rows, scan again, measure.",
+        DATA,
+        parse=parse_share,
+        metavar="SHARE",
+    )
+    seed: int = option(0, "With --plant: seed of the flips.", DATA, least=0, most=2**63 - 1)
+    data: Path | None = option(None, "With --plant: new path of the dataset, if it was moved.", DATA)
+    root: Path | None = option(None, "With --plant: new folder of a table's images, if moved.", DATA)
+    picture: Path | None = option(
+        None, "Path of the chart. Default: evaluation.svg in the run folder.", OUTPUT, metavar="FILE"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.picture is not None and self.picture.suffix.lower() != ".svg":
+            raise UsageError(f"--picture {self.picture}: the chart is an SVG.", "Choose a name that ends in .svg.")
+        if self.plant is None:
+            if self.data is not None or self.root is not None:
+                raise UsageError("--data and --root are only for --plant.", "Leave them out.")
+            return
+        if self.truth.truth is not None or self.truth.truth_column is not None:
+            raise UsageError(
+                "--plant measures without right labels.", "Leave --truth and --truth-column out, or --plant."
+            )
+        if self.picture is not None:
+            raise UsageError("--plant draws no chart.", "Leave --picture out.")
