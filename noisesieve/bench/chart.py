@@ -9,6 +9,7 @@ import numpy as np
 from noisesieve.bench.evaluation import EvaluatedRows
 from noisesieve.bench.metrics import detection, precision_recall_curve
 from noisesieve.core.records import Bools, Floats
+from noisesieve.core.text import chart_start
 
 WIDTH, HEIGHT = 960, 420
 PANEL = 380  # width of a plot in pixels
@@ -18,20 +19,12 @@ BINS = 60
 POINTS = 400  # of the curve, at most
 RIGHT_COLOUR, WRONG_COLOUR = "#4477aa", "#cc6677"  # distinguishable with every kind of colour vision
 
-_STYLE = (
-    "text{font:13px system-ui,sans-serif;fill:#222}.small{font-size:11px;fill:#555}.title{font-size:15px;"
-    "font-weight:600}.axis{stroke:#999;fill:none}.grid{stroke:#e5e5e5}"
-)
-
 
 def draw_evaluation(rows: EvaluatedRows, title: str) -> str:
     """Return an SVG document."""
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-            f'height="{HEIGHT}" role="img" aria-label="Margins and precision-recall curve">',
-            f"<style>{_STYLE}</style>",
-            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+            chart_start(WIDTH, HEIGHT, "Margins and precision-recall curve"),
             f'<text class="title" x="{LEFT[0]}" y="28">{escape(title)}</text>',
             *_histograms(rows.margin, rows.wrong),
             *_curve(rows),

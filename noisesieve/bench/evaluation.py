@@ -12,7 +12,7 @@ from noisesieve.bench.truth import LabelledRows
 from noisesieve.core.errors import InputError
 from noisesieve.core.files import Json
 from noisesieve.core.records import Bools, Floats, Ints
-from noisesieve.core.text import natural_key
+from noisesieve.core.text import carried_name, natural_key
 from noisesieve.report import Report
 from noisesieve.report.schema import COLUMNS, SPLIT
 
@@ -22,7 +22,8 @@ DEPTHS = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
 def labelled_rows(report: Report) -> LabelledRows:
     """Return the rows of a report, for matching them with a truth."""
     table = report.table
-    own = {f"user_{name}": name for name in (*COLUMNS, SPLIT)}  # without the prefix, as in the user's table
+    ours = {*COLUMNS, SPLIT}
+    own = {carried_name(name, ours): name for name in ours}  # without the prefix, as in the user's table
     users = table.select([name for name in table.column_names if name not in COLUMNS])
     users = users.rename_columns([own.get(name, name) for name in users.column_names])
     return LabelledRows(table["id"].to_pylist(), table["path"].to_pylist(), table["label"].to_pylist(), users)

@@ -25,6 +25,7 @@ from noisesieve.core.errors import InputError, OutputError, StateError, UsageErr
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, FileFacts, Floats, Index, Ints, Scores, Verdicts
 from noisesieve.core.summary import UnreadableRow
+from noisesieve.core.text import carried_name
 from noisesieve.gate import WRITERS, BatchCounts, GateResult, RuleResult, apply_policy, count_batch, github
 from noisesieve.gate.policy import GroupRate, rates_by_group, worst_suspects
 from noisesieve.gate.sarif import MOST
@@ -211,6 +212,7 @@ def _decide(scores: Scores, codes: Ints, model: SavedModel) -> Verdicts:
 def _require_column(index: Index, column: str | None) -> None:
     """Refuse an unknown --group-by column before anything is decoded."""
     own = [] if index.carried is None else index.carried.column_names
-    known = {*COLUMNS, *own, *(f"user_{name}" for name in own), *(["split"] if index.splits is not None else [])}
+    ours = {*COLUMNS, *(["split"] if index.splits is not None else [])}
+    known = {*ours, *own, *(carried_name(name, ours) for name in own)}
     if column is not None and column not in known:
         raise UsageError(f"--group-by {column}: no such column.", f"Choose one of: {', '.join(own) or 'none'}.")

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from noisesieve.core.errors import InputError, OutputError
+from noisesieve.core.errors import InputError, OutputError, StateError
 
 Json = dict[str, Any]  # a JSON object whose content is open, or described by a schema in report/schemas
 MARK = ".noisesieve"  # marks a folder that noisesieve created and may replace
@@ -103,6 +103,17 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def verify_written(file: Path) -> None:
+    """Refuse a file of a run folder that is not the one the run wrote, by its hash in run.json."""
+    try:
+        known = json.loads((file.parent / "run.json").read_text(encoding="utf-8"))
+        marks = (known["files"].get(file.name), known.get("pending", {}).get(file.name))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # a file without a run folder, or a run that is not complete
+    if marks[0] is not None and file.exists() and sha256_of(file) not in marks:
+        raise StateError(f"{file}: changed since the run wrote it.", "Scan the dataset again with --force.")
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -8,7 +8,7 @@ import io
 import os
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 IMAGE_EXTENSIONS = frozenset(
     [
@@ -145,3 +145,22 @@ def folder_name(text: str) -> str:
         kept = stem.encode("utf-8", "surrogateescape")[: _LONGEST_NAME - 20].decode("utf-8", "ignore")
         name = f"{kept}-{mark}{ending}"
     return name
+
+
+def carried_name(name: str, taken: Container[str]) -> str:
+    """Return our name for a column of the user's table: with the prefix `user_` if the name is taken."""
+    while name in taken:
+        name = f"user_{name}"
+    return name
+
+
+def chart_start(width: int, height: int, label: str) -> str:
+    """Return the beginning of an SVG chart, in the style of all our charts."""
+    style = (
+        "text{font:13px system-ui,sans-serif;fill:#222}.small{font-size:11px;fill:#555}.title{font-size:15px;"
+        "font-weight:600}.axis{stroke:#999;fill:none}.grid{stroke:#e5e5e5}"
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" aria-label="{label}"><style>{style}</style><rect width="{width}" height="{height}" fill="#fff"/>'
+    )

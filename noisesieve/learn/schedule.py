@@ -61,9 +61,14 @@ class Schedule:
         if self.recipe.lr_schedule == "steps":
             return lr * 0.1 ** sum(epoch > step for step in self.recipe.lr_steps)
         if self.recipe.lr_schedule == "cosine":  # over the whole run; lower for larger beta
-            return lr / (1 + self.beta(epoch)) * (1 + math.cos(math.pi * now / self.epochs)) / 2
+            return lr / (1 + self.beta(epoch)) * half_cosine(now / self.epochs)
         if now < self.warmup:
             return lr * min(1.0, (now + 0.01) / LR_RISE)
         start, end = (self.warmup, self.settled) if now < self.settled else (self.settled, self.epochs)
         rest = (now - start) / max(1, end - start)
-        return lr * (LR_END + (1 - LR_END) * (1 + math.cos(math.pi * rest)) / 2)
+        return lr * (LR_END + (1 - LR_END) * half_cosine(rest))
+
+
+def half_cosine(share: float) -> float:
+    """Return a factor that falls from 1 to 0 along half a cosine, when `share` (0 to 1) is done."""
+    return (1 + math.cos(math.pi * share)) / 2

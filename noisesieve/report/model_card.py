@@ -12,7 +12,7 @@ from torch import Tensor
 
 from noisesieve import __version__
 from noisesieve.core.errors import NoisesieveError, StateError
-from noisesieve.core.files import atomic_write, sha256_of, sha256_of_weights, write_json
+from noisesieve.core.files import atomic_write, sha256_of, sha256_of_weights, verify_written, write_json
 from noisesieve.core.recipes import NetworkChoice
 from noisesieve.core.records import ModelSummary
 from noisesieve.learn.frozen.heads import Head
@@ -105,7 +105,7 @@ def load_model(folder: Path, device: torch.device, *, backbone_file: Path | None
     `backbone_file`: the weights file of a frozen backbone, if it was moved.
     """
     card, weights = folder / "model.json", folder / "model.safetensors"
-    _verify_card(card)
+    verify_written(card)
     try:
         facts = json.loads(card.read_text(encoding="utf-8"))
         intact, version = sha256_of(weights) == facts["sha256"], int(facts["schema_version"])
@@ -165,13 +165,3 @@ def _own_weights(folder: Path) -> Path | None:
         return Path(json.loads((folder / "run.json").read_text(encoding="utf-8"))["location"]["weights"])
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _verify_card(card: Path) -> None:
-    """Refuse a model.json in a run folder that is not the one the run wrote."""
-    try:
-        mark = json.loads((card.parent / "run.json").read_text(encoding="utf-8"))["files"]["model.json"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return  # a model without a run folder
-    if card.exists() and sha256_of(card) != mark:
-        raise StateError(f"{card}: changed since the run wrote it.", "Scan again with --force.")

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import InputError, StateError
-from noisesieve.core.files import Json, atomic_write, sha256_of
+from noisesieve.core.files import Json, atomic_write, verify_written
 from noisesieve.core.records import EpochRow
 from noisesieve.core.summary import Summary
 from noisesieve.report.schema import COLUMNS, HISTORY, KEY, SCHEMA_VERSION
@@ -149,7 +149,7 @@ def _read(path: str | Path, columns: list[str] | None) -> Report:
         file = file / "report.parquet"
     if not file.exists():
         raise InputError(f"{file}: no such report.", "Give a run folder that `noisesieve scan` has finished.")
-    _verify(file)
+    verify_written(file)
     try:
         with pq.ParquetFile(file) as opened:
             schema = opened.schema_arrow
@@ -201,14 +201,3 @@ def find_row(report: Report, name: str) -> int:
     close = ends or difflib.get_close_matches(name, ids[:COMPARED_IDS], n=3)
     hint = f"Did you mean {' or '.join(map(repr, close[:3]))}?" if close else "Ids are in the report's column id."
     raise InputError(f"{name!r}: no such row in the run.", hint)
-
-
-def _verify(file: Path) -> None:
-    """Refuse a report in a run folder that is not the one the run wrote."""
-    try:
-        known = json.loads((file.parent / "run.json").read_text(encoding="utf-8"))
-        marks = (known["files"].get(file.name), known.get("pending", {}).get(file.name))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return  # a report without a run folder, or a run that is not complete
-    if marks[0] is not None and sha256_of(file) not in marks:
-        raise StateError(f"{file}: changed since the run wrote it.", "Scan the dataset again with --force.")

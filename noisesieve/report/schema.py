@@ -77,10 +77,3 @@ HISTORY = pa.schema(
         "images_per_second": pa.float64(),
     }
 )
-
-
-def carried_name(name: str, taken: set[str]) -> str:
-    """Return the report's name for a column of the user's table, with the prefix `user_` if the name is taken."""
-    while name in taken:
-        name = f"user_{name}"
-    return name

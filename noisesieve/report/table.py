@@ -11,7 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from noisesieve.core.records import Bools, FileFacts, Floats, Index, Ints, Scores, Verdicts
-from noisesieve.report.schema import COLUMNS, LOW_EVIDENCE, SPLIT, TOP, carried_name, report_schema
+from noisesieve.core.text import carried_name
+from noisesieve.report.schema import COLUMNS, LOW_EVIDENCE, SPLIT, TOP, report_schema
 
 
 @dataclass(frozen=True)

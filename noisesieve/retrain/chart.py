@@ -6,14 +6,11 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from noisesieve.core.files import Json
+from noisesieve.core.text import chart_start
 
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 690, 60, 330
 AFTER, BASELINE, BEFORE = "#4477aa", "#cc6677", "#222222"  # distinguishable with every kind of colour vision
-_STYLE = (
-    "text{font:13px system-ui,sans-serif;fill:#222}.small{font-size:11px;fill:#555}.title{font-size:15px;"
-    "font-weight:600}.axis{stroke:#999;fill:none}.grid{stroke:#e5e5e5}"
-)
 
 
 @dataclass(frozen=True)
@@ -65,9 +62,7 @@ def draw_accuracy(table: AccuracyTable, title: str) -> str:
         return f"{x:.1f} {BOTTOM - (value - low) / max(1e-9, high - low) * (BOTTOM - TOP):.1f}"
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}" '
-        f'role="img" aria-label="Test accuracy over training"><style>{_STYLE}</style>',
-        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#fff"/>',
+        chart_start(WIDTH, HEIGHT, "Test accuracy over training"),
         f'<text class="title" x="{LEFT}" y="28">{escape(title)}: accuracy on {table.test_rows:,} images</text>',
     ]
     for i in range(5):

@@ -6,7 +6,6 @@ Random numbers depend only on (seed, epoch, step, rank), so a resumed run gives 
 from __future__ import annotations
 
 import copy
-import math
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -23,6 +22,7 @@ from noisesieve.learn.checkpoint import CheckpointStore
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.networks.backbones import Network
+from noisesieve.learn.schedule import LR_END, half_cosine
 from noisesieve.learn.score import predict
 from noisesieve.learn.state import TrainingState, initial_state
 from noisesieve.learn.training_data import make_generator, shuffled_batches
@@ -31,7 +31,6 @@ from noisesieve.retrain.losses import consistency_loss
 from noisesieve.retrain.strong_augment import strong_augment
 
 SAVE_SECONDS = 300.0  # time between two checkpoints within a long epoch
-LR_END = 0.01  # final learning rate, as a share of the initial one
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ class RetrainLoop:
         if now < rise:
             return lr * (now + 0.01) / (rise + 0.01)
         rest = (now - rise) / max(1e-9, recipe.epochs - rise)
-        return lr * (LR_END + (1 - LR_END) * (1 + math.cos(math.pi * min(1.0, rest))) / 2)
+        return lr * (LR_END + (1 - LR_END) * half_cosine(min(1.0, rest)))
 
     def train_epoch(self) -> RetrainEpochRow:
         """Train one epoch over the clean rows, with corrupted rows in every step. Returns the row of the history."""

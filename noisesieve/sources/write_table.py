@@ -15,7 +15,7 @@ from noisesieve.core.errors import InputError, OutputError, UsageError
 from noisesieve.core.files import atomic_write
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
-from noisesieve.core.text import csv_line, escape_name
+from noisesieve.core.text import carried_name, csv_line, escape_name
 from noisesieve.sources.table import KINDS
 
 BLOCK = 1024  # embedded images in memory at a time
@@ -99,9 +99,7 @@ def _beside(index: Index, source: SourceSettings, ours: dict[str, list[str]]) ->
         columns.setdefault(source.id_column, pa.array(index.ids, pa.string()))
     if index.carried is not None:
         for name, values in zip(index.carried.column_names, index.carried.columns, strict=True):
-            while name in columns:
-                name = f"user_{name}"
-            columns[name] = values
+            columns[carried_name(name, columns)] = values
     return pa.table(columns)
 
 
