@@ -61,4 +61,5 @@ def write_review(report: Report, index: Index, page: Path, *, limit: int, sessio
     with atomic_write(page) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
     if lost := sum(thumbnail is None for thumbnail in thumbnails):
-        session.warn(f"{lost:,} images are missing or changed since the run: the page does not show them.")
+        images = "1 image is" if lost == 1 else f"{lost:,} images are"
+        session.warn(f"{images} missing or changed since the run, and not shown on the page.")

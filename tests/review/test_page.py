@@ -340,7 +340,7 @@ def test_images_outside_the_dataset_or_changed_since_are_not_in_the_page(
     paint(tmp_path / "data/1.png", (1, 1, 1), seed=77)
     done = inside("review", run)
     assert done.returncode == 0, done.stderr
-    assert "1 images are gone or changed" in done.stderr
+    assert "1 image is missing or changed since the run" in done.stderr
     tab = Tab(context, run / "review.html")
     assert tab.page.locator(".card img").count() == 1
     assert tab.page.locator(".card >> text=no image").count() == 2
