@@ -61,5 +61,5 @@ def write_review(report: Report, index: Index, page: Path, *, limit: int, sessio
     with atomic_write(page) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
     if lost := sum(thumbnail is None for thumbnail in thumbnails):
-        images = "1 image is" if lost == 1 else f"{lost:,} images are"
-        session.warn(f"{images} missing or changed since the run, and not shown on the page.")
+        which = "1 image is" if lost == 1 else f"{lost:,} images are"
+        session.warn(f"{which} missing or changed since the run, and not shown on the page.")
