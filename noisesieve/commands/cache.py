@@ -8,7 +8,7 @@ from pathlib import Path
 from noisesieve.core.command_settings import CacheSettings
 from noisesieve.core.files import Json
 from noisesieve.pixels import default_cache_dir
-from noisesieve.pixels.cache import CacheEntryInfo, clear_entries, list_entries
+from noisesieve.pixels.cache_list import CacheEntryInfo, clear_entries, list_entries
 
 
 @dataclass(frozen=True)

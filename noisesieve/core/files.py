@@ -40,10 +40,13 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
                 temporary.unlink()
         sync_folder(path.parent)
     except OSError as error:
-        raise OutputError(
-            f"{path}: cannot be written: {error.strerror or error}.",
-            "Free some space, or choose another path with -o.",
-        ) from error
+        raise _cannot_be_written(path, error) from error
+
+
+def _cannot_be_written(path: Path, error: OSError) -> OutputError:
+    return OutputError(
+        f"{path}: cannot be written: {error.strerror or error}.", "Free some space, or choose another path with -o."
+    )
 
 
 @contextlib.contextmanager
@@ -81,10 +84,7 @@ def atomic_output(path: Path, *, folder: bool, force: bool) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
         sync_folder(path.parent)
     except OSError as error:
-        raise OutputError(
-            f"{path}: cannot be written: {error.strerror or error}.",
-            "Free some space, or choose another path with -o.",
-        ) from error
+        raise _cannot_be_written(path, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 

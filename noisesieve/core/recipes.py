@@ -64,6 +64,10 @@ class NetworkRecipe(SieveSchedule):
     def frozen(self) -> bool:
         return False
 
+    def images_per_epoch(self, rows: int) -> int:
+        """Return how many images an epoch over this many rows trains on; a last batch that is dropped is counted."""
+        return self.epoch_steps * self.batch_size if self.epoch_steps else rows
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeadRecipe(SieveSchedule):

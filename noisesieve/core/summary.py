@@ -9,7 +9,7 @@ from noisesieve.core.files import Json
 from noisesieve.core.recipes import Recipe, recipe_from_document, recipe_to_document
 from noisesieve.core.records import TrainingFacts
 
-SUMMARY_VERSION = 1
+SCHEMA_VERSION = 1  # of report.parquet, summary.json and run.json
 T = TypeVar("T")
 
 
@@ -123,7 +123,7 @@ class Summary:
         """Return summary.json."""
         parts = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "training"}
         document = {name: _to_json(value) for name, value in parts.items()}
-        return {"schema_version": SUMMARY_VERSION, **document, "training": self.training.to_document()}
+        return {"schema_version": SCHEMA_VERSION, **document, "training": self.training.to_document()}
 
     @classmethod
     def from_document(cls, document: Json) -> Summary:

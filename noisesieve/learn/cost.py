@@ -50,9 +50,9 @@ def estimate(
     else:
         labels = torch.zeros(batch, dtype=torch.int64, device=device)
         rate = batch / _fastest(lambda: _step(model, images, labels, precision)) * processes.size
-        trained = recipe.epoch_steps * recipe.batch_size if recipe.epoch_steps else rows
         scored = recipe.epochs - recipe.sieve_start + 2 + min(SNAPSHOT_EPOCHS, recipe.settle_epochs)
-        count = recipe.epochs * trained + scored * rows * views / 3  # a forward pass costs about a third of a step
+        # A forward pass costs about a third of a step.
+        count = recipe.epochs * recipe.images_per_epoch(rows) + scored * rows * views / 3
         memory = 7 * weights + rows * classes * 32 + 600 * 2**20
     return CostEstimate(
         seconds=count / rate,

@@ -24,6 +24,7 @@ from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.checkpoint import CheckpointStore
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.epoch_sieve import EpochSieve
 from noisesieve.learn.history import EpochTotals, epoch_row, progress_facts
 from noisesieve.learn.losses import mixed_loss
 from noisesieve.learn.networks.pretrained import statistics_of
@@ -31,7 +32,6 @@ from noisesieve.learn.schedule import Schedule
 from noisesieve.learn.score import Scorer
 from noisesieve.learn.state import TrainingState, initial_state
 from noisesieve.learn.training_data import TrainingData, batches_of, make_generator
-from noisesieve.sieve.formulas import margin, undecided
 
 SAVE_SECONDS = 300.0  # time between two checkpoints within a long epoch
 SKIPPED_SHARE = 0.05  # share of skipped batches in an epoch above which there is a warning
@@ -70,19 +70,14 @@ class Loop:
         if len(self.held_out) == 0:  # nothing to decide from: the full warm-up, and no flips unless asked for
             self.state.warmup = recipe.warmup_epochs
             self.state.flip = bool(recipe.flip)
+        self.sieve = EpochSieve(self.state, recipe, data, self.scorer, self.processes)
         self.resume_point: tuple[dict[str, Tensor], Json] | None = None
         self.saved_at = time.monotonic()
 
     @property
     def schedule(self) -> Schedule:
         """The schedule, with the longest possible warm-up while its end is unknown."""
-        known = self.state.warmup
-        return Schedule(self.recipe, self.recipe.warmup_epochs if known is None else known)
-
-    @property
-    def images(self) -> int:
-        """The approximate number of images per epoch."""
-        return self.recipe.epoch_steps * self.recipe.batch_size if self.recipe.epoch_steps else self.rows
+        return self.state.schedule(self.recipe)
 
     def run(self) -> tuple[TrainingState, Scores]:
         """Train, score and sieve until the last epoch, starting from the last checkpoint if there is one."""
@@ -90,8 +85,9 @@ class Loop:
         if self.checkpoints is not None and (found := self.checkpoints.latest()) is not None:
             state.restore(*found)
             self.session.note(f"Resuming in epoch {state.epoch}, step {state.step}.")
-        self.session.stage("training", self.schedule.epochs * self.images)
-        self.session.advance((state.epoch - 1) * self.images, resumed=True)
+        images = self.recipe.images_per_epoch(self.rows)
+        self.session.stage("training", self.schedule.epochs * images)
+        self.session.advance((state.epoch - 1) * images, resumed=True)
         while state.epoch <= self.schedule.epochs:
             if self.schedule.phase(state.epoch) == "settle" and not state.stashed:
                 state.stash_weights()
@@ -157,7 +153,7 @@ class Loop:
             count = len(batches[state.step - 1])
             self.session.advance(
                 count,
-                total=self.schedule.epochs * self.images,
+                total=self.schedule.epochs * self.recipe.images_per_epoch(self.rows),
                 **progress_facts(state.epoch, self.schedule, kept=kept, rows=self.rows),
             )
             if stopping:
@@ -221,7 +217,7 @@ class Loop:
         facts["loss"] += total * count
         facts["kept"] += count
         if recipe.score_pass == "train":
-            self.sieve_batch(logits, used)
+            self.sieve.add_batch(logits, used)
         if self.observe is not None:
             self.observe(logits.detach(), mine)
         return stopping > 0, saving > 0
@@ -248,8 +244,8 @@ class Loop:
             self.watch_warmup()
         if phase == "settle":
             second_opinion.record_snapshot(state, self.scorer, last=self.schedule.settled)
-        kept, margins = int(state.keep.sum()), self.score_rows()
-        flagged, unclear = self.apply_scores(margins)
+        kept, margins = int(state.keep.sum()), self.sieve.score_rows()
+        flagged, unclear = self.sieve.apply(margins)
         state.pending, self.resume_point = None, None
         if phase == "settle" and state.epoch == self.schedule.settled:
             state.restore_stash()  # at the end: a stop before this resumes from the start of this method
@@ -260,72 +256,6 @@ class Loop:
         warmup.update_warmup(self.state, self.recipe, self.scorer, self.held_out, self.labels[self.held_out])
         if self.observe is not None:  # these rows are in no training batch of the warm-up
             self.observe(self.scorer.score(self.state, self.held_out).log(), self.held_out)
-
-    def score_rows(self) -> Tensor | None:
-        """Score all rows if the schedule asks for it, and return their margins, (N,); None if it does not."""
-        state, schedule, recipe = self.state, self.schedule, self.recipe
-        if state.epoch >= schedule.sieve_start:
-            state.dropped = state.dropped + (~state.keep).long()
-        last, everything = state.epoch == schedule.epochs, torch.arange(self.rows)
-        sieved = state.epoch >= schedule.sieve_start or schedule.sieve_start > schedule.epochs  # or no sieve at all
-        averaged = sieved and state.epoch > schedule.epochs - recipe.average_epochs
-        if last or (averaged and recipe.score_pass == "eval"):
-            probs = self.scorer.score(state, everything)
-            state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs
-            state.prob_count += 1
-            if last:
-                state.saved_model_scores = second_opinion.label_scores(probs, self.labels, recipe.sieve_eps)
-            return self.margins_of(probs, everything)
-        if not schedule.scores_after(state.epoch) or recipe.score_pass != "eval":
-            return None
-        if state.loop_eps is not None:
-            return self.scorer.score(state, everything, reduce=self.margins_of)
-        probs = self.scorer.score(state, everything)  # the first scoring pass also chooses the floor of the loop
-        state.loop_eps = second_opinion.choose_loop_eps(state, probs, self.labels, recipe)
-        return self.margins_of(probs, everything)
-
-    def apply_scores(self, margins: Tensor | None) -> tuple[int, int]:
-        """Sieve by the margins of all rows, or by those of the training batches. Returns flagged and undecided rows."""
-        state = self.state
-        if margins is not None:
-            state.pending = margins < 0
-            state.add_margins(margins)
-        if state.pending is None:
-            return 0, 0
-        if state.epoch == self.recipe.divide_at:
-            state.division = state.pending | self.trusted
-        if state.epoch != self.schedule.epochs:
-            self.sieve(state.pending)
-        return int((~state.pending).sum()), 0 if margins is None else undecided(margins)
-
-    def margins_of(self, probs: Tensor, rows: Tensor) -> Tensor:
-        """Return the margins (B,) of probabilities (B, K), with the floor of the loop."""
-        return margin(probs, self.labels[rows], self.state.loop_eps or self.recipe.loop_eps)
-
-    def sieve(self, clean: Tensor) -> None:
-        """Set v for the next epoch. Raises an error if every row would be dropped."""
-        state = self.state
-        if state.epoch + 1 < self.schedule.sieve_start:
-            return
-        clean = clean | self.trusted
-        if not clean.any():
-            raise TrainingError(
-                f"Every row was dropped after epoch {state.epoch}: no given label passes the threshold.",
-                "Lengthen --warmup-epochs, lower --beta, or check that labels and images belong together.",
-            )
-        state.keep = clean
-
-    def sieve_batch(self, logits: Tensor, batch: Tensor) -> None:
-        """--score-pass train: set v for the next epoch from the augmented batch, as in the authors' code."""
-        state, processes = self.state, self.processes
-        mine = processes.rows_of_rank(batch)
-        margins = self.margins_of(logits.detach().cpu().double().softmax(dim=1), mine)
-        clean = torch.zeros(len(batch))
-        if processes.rank < len(batch):
-            clean[processes.rank :: processes.size] = (margins < 0).float()
-        if state.pending is None:
-            state.pending = state.keep.clone()  # rows in no batch keep their v
-        state.pending[batch] = processes.sum(clean) > 0
 
     # Checkpoints.
 

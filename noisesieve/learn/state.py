@@ -15,6 +15,7 @@ from noisesieve.learn.device import Precision
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.backbones import Network, build
 from noisesieve.learn.networks.pretrained import load_backbone
+from noisesieve.learn.schedule import Schedule
 
 
 @dataclass
@@ -62,6 +63,10 @@ class TrainingState:
         "epoch_facts",
         "history",
     )
+
+    def schedule(self, recipe: NetworkRecipe) -> Schedule:
+        """Return the schedule, with the longest possible warm-up while its end is unknown."""
+        return Schedule(recipe, recipe.warmup_epochs if self.warmup is None else self.warmup)
 
     def to_checkpoint(self) -> tuple[dict[str, Tensor], Json]:
         """Return the state as tensors and JSON facts."""

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.files import Json, atomic_write, verify_written
 from noisesieve.core.records import EpochRow
-from noisesieve.core.summary import Summary
-from noisesieve.report.schema import COLUMNS, HISTORY, KEY, SCHEMA_VERSION
+from noisesieve.core.summary import SCHEMA_VERSION, Summary
+from noisesieve.report.schema import COLUMNS, HISTORY, KEY
 from noisesieve.report.table import ReportInputs
 
 if TYPE_CHECKING:

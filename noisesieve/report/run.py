@@ -17,7 +17,7 @@ from noisesieve.core.errors import OutputError, StateError
 from noisesieve.core.files import Json, atomic_write, digest, sha256_of, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index
-from noisesieve.report.schema import SCHEMA_VERSION
+from noisesieve.core.summary import SCHEMA_VERSION
 
 FILES = (
     "report.parquet",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 1
 KEY = b"noisesieve"  # key of the file's metadata
 TOP = 5  # classes listed per row
 LOW_EVIDENCE = 10  # classes with fewer examples are marked

@@ -12,7 +12,7 @@ import torch
 import torchvision
 
 import noisesieve as ns
-from noisesieve.pixels import cache
+from noisesieve.pixels import cache, cache_list
 from tests.conftest import COLOURS, Run, paint, validate
 
 
@@ -99,7 +99,7 @@ def test_a_stop_while_looking_keeps_what_was_seen(photos: Path, tmp_path: Path) 
     watcher = Impatient()
     with pytest.raises(Stopped):
         scan(settings, session=Session(watcher, lambda: Stopped("", exit_code=143) if watcher.asked else None))
-    (entry,) = [entry for entry in cache.list_entries(tmp_path / "kept") if entry.kind == "features"]
+    (entry,) = [entry for entry in cache_list.list_entries(tmp_path / "kept") if entry.kind == "features"]
     known = pq.read_table(tmp_path / "kept" / entry.name / "contents.parquet")["status"].to_pylist()
     assert 0 < known.count("ok") < len(known)
     scan(settings)

@@ -132,9 +132,9 @@ def test_trusted_rows_are_never_sieved_out() -> None:
 def test_a_dropped_row_can_come_back() -> None:
     made = loop()
     made.state.epoch = 5
-    made.sieve(torch.arange(60) % 2 == 0)
+    made.sieve.keep(torch.arange(60) % 2 == 0)
     assert int(made.state.keep.sum()) == 30
-    made.sieve(torch.ones(60, dtype=torch.bool))
+    made.sieve.keep(torch.ones(60, dtype=torch.bool))
     assert made.state.keep.all()
 
 
@@ -142,7 +142,7 @@ def test_dropping_every_row_is_a_diagnosis() -> None:
     made = loop()
     made.state.epoch = 5
     with pytest.raises(TrainingError, match="Every row was dropped after epoch 5"):
-        made.sieve(torch.zeros(60, dtype=torch.bool))
+        made.sieve.keep(torch.zeros(60, dtype=torch.bool))
     assert made.state.keep.all()
 
 

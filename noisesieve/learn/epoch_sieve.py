@@ -1,0 +1,91 @@
+"""The dynamic sieve between two epochs: score the rows, and keep those for the next epoch whose margin is negative."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from noisesieve.core.errors import TrainingError
+from noisesieve.core.recipes import NetworkRecipe
+from noisesieve.learn import second_opinion
+from noisesieve.learn.distributed import Processes
+from noisesieve.learn.score import Scorer
+from noisesieve.learn.state import TrainingState
+from noisesieve.learn.training_data import TrainingData
+from noisesieve.sieve.formulas import margin, undecided
+
+
+class EpochSieve:
+    """Scores all rows of a training and sets v, which of them the next epoch keeps. Changes the training's state."""
+
+    def __init__(
+        self, state: TrainingState, recipe: NetworkRecipe, data: TrainingData, scorer: Scorer, processes: Processes
+    ) -> None:
+        self.state, self.recipe, self.scorer, self.processes = state, recipe, scorer, processes
+        self.labels, self.trusted = data.labels, data.trusted
+
+    def score_rows(self) -> Tensor | None:
+        """Score all rows if the schedule asks for it, and return their margins, (N,); None if it does not."""
+        state, recipe, schedule = self.state, self.recipe, self.state.schedule(self.recipe)
+        if state.epoch >= schedule.sieve_start:
+            state.dropped = state.dropped + (~state.keep).long()
+        last, everything = state.epoch == schedule.epochs, torch.arange(len(self.labels))
+        sieved = state.epoch >= schedule.sieve_start or schedule.sieve_start > schedule.epochs  # or no sieve at all
+        averaged = sieved and state.epoch > schedule.epochs - recipe.average_epochs
+        if last or (averaged and recipe.score_pass == "eval"):
+            probs = self.scorer.score(state, everything)
+            state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs
+            state.prob_count += 1
+            if last:
+                state.saved_model_scores = second_opinion.label_scores(probs, self.labels, recipe.sieve_eps)
+            return self.margins_of(probs, everything)
+        if not schedule.scores_after(state.epoch) or recipe.score_pass != "eval":
+            return None
+        if state.loop_eps is not None:
+            return self.scorer.score(state, everything, reduce=self.margins_of)
+        probs = self.scorer.score(state, everything)  # the first scoring pass also chooses the floor of the loop
+        state.loop_eps = second_opinion.choose_loop_eps(state, probs, self.labels, recipe)
+        return self.margins_of(probs, everything)
+
+    def apply(self, margins: Tensor | None) -> tuple[int, int]:
+        """Sieve by the margins of all rows, or by those of the training batches. Returns flagged and undecided rows."""
+        state = self.state
+        if margins is not None:
+            state.pending = margins < 0
+            state.add_margins(margins)
+        if state.pending is None:
+            return 0, 0
+        if state.epoch == self.recipe.divide_at:
+            state.division = state.pending | self.trusted
+        if state.epoch != state.schedule(self.recipe).epochs:
+            self.keep(state.pending)
+        return int((~state.pending).sum()), 0 if margins is None else undecided(margins)
+
+    def margins_of(self, probs: Tensor, rows: Tensor) -> Tensor:
+        """Return the margins (B,) of probabilities (B, K), with the floor of the loop."""
+        return margin(probs, self.labels[rows], self.state.loop_eps or self.recipe.loop_eps)
+
+    def keep(self, clean: Tensor) -> None:
+        """Set v for the next epoch. Raises an error if every row would be dropped."""
+        state = self.state
+        if state.epoch + 1 < state.schedule(self.recipe).sieve_start:
+            return
+        clean = clean | self.trusted
+        if not clean.any():
+            raise TrainingError(
+                f"Every row was dropped after epoch {state.epoch}: no given label passes the threshold.",
+                "Lengthen --warmup-epochs, lower --beta, or check that labels and images belong together.",
+            )
+        state.keep = clean
+
+    def add_batch(self, logits: Tensor, batch: Tensor) -> None:
+        """--score-pass train: set v for the next epoch from the augmented batch, as in the authors' code."""
+        state, processes = self.state, self.processes
+        mine = processes.rows_of_rank(batch)
+        margins = self.margins_of(logits.detach().cpu().double().softmax(dim=1), mine)
+        clean = torch.zeros(len(batch))
+        if processes.rank < len(batch):
+            clean[processes.rank :: processes.size] = (margins < 0).float()
+        if state.pending is None:
+            state.pending = state.keep.clone()  # rows in no batch keep their v
+        state.pending[batch] = processes.sum(clean) > 0
