@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from noisesieve import pixels, report, sources
+from noisesieve import __version__, pixels, report, sources
 from noisesieve.core.files import write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import NetworkRecipe
@@ -93,5 +93,5 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
     summary = report.summarize(table, classes=classes, undecided=0, training=training_summary())
     write_json(output / "summary.json", summary.to_document())
     location = {name: str(path.resolve()) for name, path in settings.source.location().items()}
-    report.RunFolder(output).write(identity, complete=True, location=location)
+    report.RunFolder(output).complete(report.RunRecord(identity, version=__version__, location=location))
     return report.read_report(output)

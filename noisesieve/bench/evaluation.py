@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
-from noisesieve.bench.metrics import area_under_roc, average_precision, calibration, detection, precision_at
+from noisesieve.bench.metrics import (
+    Calibration,
+    Detection,
+    area_under_roc,
+    average_precision,
+    calibration,
+    detection,
+    precision_at,
+)
 from noisesieve.bench.truth import LabelledRows
 from noisesieve.core.errors import InputError
-from noisesieve.core.files import Json
 from noisesieve.core.records import Bools, Floats, Ints
 from noisesieve.core.text import carried_name, natural_key
 from noisesieve.report import Report
@@ -61,44 +68,98 @@ class EvaluatedRows:
         return -self.rank.astype(np.float64)
 
 
-def evaluate_rows(rows: EvaluatedRows) -> Json:
-    """Return all figures as one JSON document."""
+@dataclass(frozen=True)
+class BothVerdicts:
+    """A verdict against the truth, from both sides."""
+
+    corrupted: Detection
+    clean: Detection
+
+
+@dataclass(frozen=True)
+class SuggestionCount:
+    """Suggestions made for wrong labels, and how many of them are right."""
+
+    made: int
+    right: int
+
+
+@dataclass(frozen=True)
+class NoiseRates:
+    """The share of wrong labels: the truth, the flagged share, and the estimate of the probabilities."""
+
+    true: float
+    flagged: float
+    estimated: float
+    error: float
+
+
+@dataclass(frozen=True)
+class ClassDetection:
+    """The verdict against the truth for the rows of one given label."""
+
+    label: str
+    of: int
+    flagged: int
+    right: int
+    wanted: int
+    precision: float | None
+    recall: float | None
+    f1: float | None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A run against the right labels."""
+
+    run: str
+    picture: str | None  # the chart; None if it could not be written
+    examples: int
+    measured: int
+    without_truth: int
+    wrong: int
+    corrupted: Detection
+    clean: Detection
+    paper: BothVerdicts
+    average_precision: float | None
+    auc: float | None
+    precision_at: dict[str, float]
+    suggestions: SuggestionCount
+    calibration: Calibration
+    noise_rate: NoiseRates
+    classes: list[ClassDetection]
+
+
+def evaluate_rows(rows: EvaluatedRows, run: str) -> Evaluation:
+    """Return all figures of a run."""
     wrong = rows.wrong
     order = np.argsort(rows.rank)
     depths = sorted({*(k for k in DEPTHS if k <= len(rows)), int(wrong.sum())} - {0})
     estimated, true_rate = float(rows.probability.mean()), float(wrong.mean())
     suggestions = np.array([text is not None for text in rows.suggested], dtype=np.bool_) & wrong
-    return {
-        "examples": rows.examples,
-        "measured": len(rows),
-        "without_truth": rows.without_truth,
-        "wrong": int(wrong.sum()),
-        "corrupted": asdict(detection(rows.flagged, wrong)),
-        "clean": asdict(detection(~rows.flagged, ~wrong)),
-        "paper": {
-            "corrupted": asdict(detection(rows.paper, wrong)),
-            "clean": asdict(detection(~rows.paper, ~wrong)),
-        },
-        "average_precision": average_precision(rows.suspicion, wrong),
-        "auc": area_under_roc(rows.suspicion, wrong),
-        "precision_at": {str(k): value for k, value in precision_at(order, wrong, depths).items()},
-        "suggestions": {
-            "made": int(suggestions.sum()),
-            "right": int((rows.suggested == rows.right)[suggestions].sum()),
-        },
-        "calibration": asdict(calibration(rows.probability, wrong)),
-        "noise_rate": {
-            "true": true_rate,
-            "flagged": float(rows.flagged.mean()),
-            "estimated": estimated,
-            "error": estimated - true_rate,
-        },
-        "classes": [_of_class(rows, name) for name in sorted(set(rows.given), key=natural_key)],
-    }
+    return Evaluation(
+        run=run,
+        picture=None,
+        examples=rows.examples,
+        measured=len(rows),
+        without_truth=rows.without_truth,
+        wrong=int(wrong.sum()),
+        corrupted=detection(rows.flagged, wrong),
+        clean=detection(~rows.flagged, ~wrong),
+        paper=BothVerdicts(detection(rows.paper, wrong), detection(~rows.paper, ~wrong)),
+        average_precision=average_precision(rows.suspicion, wrong),
+        auc=area_under_roc(rows.suspicion, wrong),
+        precision_at={str(k): value for k, value in precision_at(order, wrong, depths).items()},
+        suggestions=SuggestionCount(
+            made=int(suggestions.sum()), right=int((rows.suggested == rows.right)[suggestions].sum())
+        ),
+        calibration=calibration(rows.probability, wrong),
+        noise_rate=NoiseRates(true_rate, float(rows.flagged.mean()), estimated, estimated - true_rate),
+        classes=[_of_class(rows, name) for name in sorted(set(rows.given), key=natural_key)],
+    )
 
 
-def _of_class(rows: EvaluatedRows, name: str) -> Json:
+def _of_class(rows: EvaluatedRows, name: str) -> ClassDetection:
     """Return the figures of the rows with this given label."""
     mine: Bools = rows.given == name
-    found = detection(rows.flagged[mine], rows.wrong[mine])
-    return {"label": name, "of": int(mine.sum()), **asdict(found)}
+    return ClassDetection(name, int(mine.sum()), **vars(detection(rows.flagged[mine], rows.wrong[mine])))

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from noisesieve.bench import peers
-from noisesieve.core.files import Json
 from noisesieve.core.recipes import NetworkRecipe, Recipe
 from noisesieve.core.records import Bools, Floats, Ints, Scores
 from noisesieve.learn.batch_loader import BatchLoader
+from noisesieve.learn.checkpoint import Checkpoint
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.networks.embed import embed
@@ -45,15 +45,16 @@ class SharedWarmup:
     Up to that point every training is plain cross-entropy. It runs once, and its seconds count for each method.
     """
 
-    warm: tuple[dict[str, Tensor], Json] | None = None
+    warm: Checkpoint | None = None
 
-    def latest(self) -> tuple[dict[str, Tensor], Json] | None:
+    def latest(self) -> Checkpoint | None:
         return self.warm
 
-    def save(self, number: int, tensors: dict[str, Tensor], facts: Json) -> None:
+    def save(self, number: int, checkpoint: Checkpoint) -> None:
+        tensors, facts = checkpoint
         ended = facts["warmup"] is not None and facts["epoch"] == facts["warmup"] + 1
         if self.warm is None and ended and facts["step"] == 0:
-            self.warm = {name: value.detach().clone() for name, value in tensors.items()}, facts
+            self.warm = Checkpoint({name: value.detach().clone() for name, value in tensors.items()}, facts)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from noisesieve.bench.table import HEADINGS, method_cells
-from noisesieve.core.files import Json
+from noisesieve.bench.table import HEADINGS, BenchTable
 
 NOISESIEVE = (sys.executable, "-m", "noisesieve")
 PLANTED = (("instance", 0.2), ("instance", 0.4), ("symmetric", 0.4), ("asymmetric", 0.3))
@@ -59,50 +58,48 @@ def bench_jobs(data: Path, out: Path) -> list[BenchJob]:
     return jobs
 
 
-def run(job: BenchJob, out: Path, *, methods: str, seed: int, start: Sequence[str]) -> Json:
-    """Run one bench in its own process, with one thread, and return its JSON document."""
+def run(job: BenchJob, out: Path, *, methods: str, seed: int, start: Sequence[str]) -> BenchTable:
+    """Run one bench in its own process, with one thread, and return its table."""
     target = out / f"{job.name}-seed{seed}-{methods.replace(',', '+')}.json"
     if not target.exists():
         command = [*NOISESIEVE, "bench", *job.arguments, *start, "--methods", methods]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         subprocess.run([*command, "--seed", str(seed), "-q", "-o", str(target)], env=environment, check=True)
         print(f"{job.name}, seed {seed}: done", flush=True)
-    document: Json = json.loads(target.read_text(encoding="utf-8"))
-    return {**document, "name": job.name}
+    return BenchTable.from_document(json.loads(target.read_text(encoding="utf-8")))
 
 
-def report(documents: Sequence[Json]) -> str:
+def report(found: dict[str, BenchTable]) -> str:
     """Return all sets in one Markdown table."""
     headings = ("set", *HEADINGS, "ECE", "rate error")
     lines = [f"| {' | '.join(headings)} |", f"|---|---|{'---:|' * (len(headings) - 2)}"]
-    for document in documents:
-        share = document["wrong"] / document["measured"]
-        for row in document["methods"]:
-            extra = [_signed(row["ece"], ""), _signed(row["noise_rate_error"], "+")]
-            name = f"{document['name']}, {share:.1%} wrong, seed {document['seed']}"
-            lines.append(f"| {' | '.join((name, *method_cells(row), *extra))} |")
+    for name, table in found.items():
+        for row in table.methods:
+            extra = [_signed(row.ece, ""), _signed(row.noise_rate_error, "+")]
+            words = f"{name}, {table.wrong / table.measured:.1%} wrong, seed {table.seed}"
+            lines.append(f"| {' | '.join((words, *row.cells(), *extra))} |")
     lines += ["", "| mean over the sets | F1 | AP | seconds |", "|---|---:|---:|---:|"]
-    for name in [row["method"] for row in documents[0]["methods"]]:
-        rows = [row for document in documents for row in document["methods"] if row["method"] == name]
-        f1, precision, seconds = (_mean(rows, key) for key in ("f1", "average_precision", "seconds"))
-        lines.append(f"| {name} | {f1:.3f} | {precision:.3f} | {seconds:.0f} |")
+    tables = list(found.values())
+    for method in [row.method for row in tables[0].methods]:
+        rows = [row for table in tables for row in table.methods if row.method == method]
+        f1, ap = _mean([row.f1 or 0.0 for row in rows]), _mean([row.average_precision or 0.0 for row in rows])
+        lines.append(f"| {method} | {f1:.3f} | {ap:.3f} | {_mean([row.seconds for row in rows]):.0f} |")
     return "\n".join(lines) + "\n"
 
 
-def _mean(rows: list[Json], key: str) -> float:
-    return float(sum(row[key] or 0.0 for row in rows) / len(rows))
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
-def origin(documents: Sequence[Json]) -> str:
+def origin(table: BenchTable) -> str:
     """Return hardware, commit and command, so that others can repeat the measurement."""
-    machine = documents[0]["machine"]
+    machine = table.machine
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False, cwd=Path(__file__).parent
     ).stdout.strip()
     return (
-        f"{machine['processor']}, {machine['threads']} thread per process, {machine['device']}, "
-        f"torch {machine['torch']}, "
-        f"Python {machine['python']}; noisesieve {documents[0]['version']}, commit {commit or 'unknown'}; "
+        f"{machine.processor}, {machine.threads} thread per process, {machine.device}, torch {machine.torch}, "
+        f"Python {machine.python}; noisesieve {table.version}, commit {commit or 'unknown'}; "
         f"python -m noisesieve.bench.protocol {' '.join(sys.argv[1:])}\n\n"
     )
 
@@ -127,8 +124,9 @@ def main() -> None:
     jobs = bench_jobs(chosen.data, chosen.output)
     with ThreadPoolExecutor(chosen.processes) as pool:
         shared = {"methods": chosen.methods, "seed": chosen.seed, "start": start}
-        found = list(pool.map(lambda job: run(job, chosen.output, **shared), jobs))
-    table = origin(found) + report(found)
+        tables = list(pool.map(lambda job: run(job, chosen.output, **shared), jobs))
+    found = {job.name: table for job, table in zip(jobs, tables, strict=True)}
+    table = origin(tables[0]) + report(found)
     (chosen.output / f"table-seed{chosen.seed}.md").write_text(table, encoding="utf-8")
     print(table)
 

@@ -1,50 +1,169 @@
-"""The figures of `bench` and `bench --ablation`, as JSON values, table cells and Markdown."""
+"""The figures of `bench` and `bench --ablation`, as records, JSON, table cells and Markdown."""
 
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from noisesieve.bench.methods import MethodResult
 from noisesieve.bench.metrics import area_under_roc, average_precision, calibration, detection
-from noisesieve.core.files import Json
+from noisesieve.core.files import Document, Json
+from noisesieve.core.recipes import Recipe, recipe_from_document, recipe_to_document
 from noisesieve.core.records import Bools
 
-COLUMNS = ("flagged", "precision", "recall", "f1", "average_precision", "auc", "seconds", "passes")
+SCHEMA_VERSION = 1  # of the JSON documents of `bench`
 HEADINGS = ("method", "flagged", "precision", "recall", "F1", "AP", "AUC", "seconds", "passes")
 ABLATION_HEADINGS = ("method", "accuracy", "clean rows", "seconds", "passes")
 
 
-def figures_of(result: MethodResult, known: Bools, wrong: Bools) -> Json:
-    """Return the figures of one method on the rows whose right label is known."""
-    suspicion, hits = result.suspicion[known], detection(result.flagged[known], wrong)
-    probability = None if result.probability is None else result.probability[known]
-    return {
-        "flagged": hits.flagged,
-        "precision": hits.precision,
-        "recall": hits.recall,
-        "f1": hits.f1,
-        "average_precision": average_precision(suspicion, wrong),
-        "auc": area_under_roc(suspicion, wrong),
-        "seconds": result.seconds,
-        "passes": result.passes,
-        "ece": None if probability is None else calibration(probability, wrong).ece,
-        "noise_rate_error": None if probability is None else float(probability.mean() - wrong.mean()),
-    }
+@dataclass(frozen=True)
+class MethodFigures:
+    """The figures of one method on the rows whose right label is known."""
+
+    method: str
+    flagged: int
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    average_precision: float | None
+    auc: float | None
+    seconds: float
+    passes: float
+    ece: float | None
+    noise_rate_error: float | None
+
+    @classmethod
+    def of_result(cls, method: str, result: MethodResult, known: Bools, wrong: Bools) -> MethodFigures:
+        """Measure the result of a method."""
+        suspicion, hits = result.suspicion[known], detection(result.flagged[known], wrong)
+        probability = None if result.probability is None else result.probability[known]
+        return cls(
+            method=method,
+            flagged=hits.flagged,
+            precision=hits.precision,
+            recall=hits.recall,
+            f1=hits.f1,
+            average_precision=average_precision(suspicion, wrong),
+            auc=area_under_roc(suspicion, wrong),
+            seconds=result.seconds,
+            passes=result.passes,
+            ece=None if probability is None else calibration(probability, wrong).ece,
+            noise_rate_error=None if probability is None else float(probability.mean() - wrong.mean()),
+        )
+
+    def cells(self) -> list[str]:
+        """Return the figures as text, in the order of HEADINGS."""
+        shares = (self.precision, self.recall, self.f1, self.average_precision, self.auc)
+        seconds = f"{self.seconds:.0f}" if self.seconds >= 10 else f"{self.seconds:.1f}"
+        return [self.method, f"{self.flagged:,}", *map(_share, shares), seconds, f"{self.passes:.1f}"]
 
 
-def machine_facts(device: torch.device) -> Json:
-    """Return the hardware and versions that figures were measured with."""
-    return {
-        "processor": _processor(),
-        "threads": torch.get_num_threads(),
-        "device": device.type,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
+@dataclass(frozen=True)
+class AblationFigures:
+    """The test accuracy of one training of the ablation."""
+
+    method: str
+    accuracy: float
+    clean_rows: int
+    seconds: float
+    passes: float
+
+    def cells(self) -> list[str]:
+        """Return the figures as text, in the order of ABLATION_HEADINGS."""
+        return [
+            *(self.method, f"{self.accuracy:.3f}", f"{self.clean_rows:,}"),
+            *(f"{self.seconds:.0f}", f"{self.passes:.1f}"),
+        ]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The hardware and versions that figures were measured with."""
+
+    processor: str
+    threads: int
+    device: str
+    torch: str
+    python: str
+
+
+@dataclass(frozen=True)
+class BenchTable:
+    """The figures of every method on one dataset."""
+
+    version: str
+    dataset: str
+    examples: int
+    measured: int
+    classes: int
+    wrong: int
+    label_column: str | None
+    seed: int
+    recipe: Recipe
+    warmup_epochs: int
+    flip: bool
+    machine: Machine
+    methods: list[MethodFigures]
+    headings = HEADINGS
+
+    @classmethod
+    def from_document(cls, document: Json) -> BenchTable:
+        """Undo `to_document`."""
+        parts = {name: value for name, value in document.items() if name != "schema_version"}
+        parts["recipe"] = recipe_from_document(document["recipe"])
+        parts["machine"] = Machine(**document["machine"])
+        parts["methods"] = [MethodFigures(**row) for row in document["methods"]]
+        return cls(**parts)
+
+    @property
+    def what(self) -> str:
+        """The dataset in a few words."""
+        return f"{self.classes} classes, {self.wrong / self.measured:.1%} wrong labels"
+
+    @property
+    def headline(self) -> str:
+        """The result's first line."""
+        share = self.wrong / self.measured
+        return f"{self.wrong:,} of {self.measured:,} labels are wrong: {share:.1%}"
+
+
+@dataclass(frozen=True)
+class AblationTable:
+    """The test accuracy of the four trainings of the paper's ablation."""
+
+    version: str
+    dataset: str
+    examples: int
+    test_rows: int
+    classes: int
+    seed: int
+    recipe: Recipe
+    machine: Machine
+    methods: list[AblationFigures]
+    headings = ABLATION_HEADINGS
+
+    @property
+    def what(self) -> str:
+        """The dataset in a few words."""
+        return f"{self.test_rows:,} test images"
+
+    @property
+    def headline(self) -> str:
+        """The result's first line."""
+        return f"accuracy on {self.test_rows:,} test images"
+
+
+def to_document(table: BenchTable | AblationTable) -> Document:
+    """Return the JSON document of a table."""
+    return {"schema_version": SCHEMA_VERSION, **asdict(table), "recipe": recipe_to_document(table.recipe)}
+
+
+def this_machine(device: torch.device) -> Machine:
+    """Return the hardware and versions of this machine."""
+    return Machine(_processor(), torch.get_num_threads(), device.type, torch.__version__, platform.python_version())
 
 
 def _processor() -> str:
@@ -56,59 +175,21 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def table_of(document: Json) -> tuple[tuple[str, ...], list[list[str]]]:
-    """Return the headings and cells of a bench or an ablation."""
-    if _is_ablation(document):
-        return ABLATION_HEADINGS, [_ablation_cells(row) for row in document["methods"]]
-    return HEADINGS, [method_cells(row) for row in document["methods"]]
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
 
 
-def _is_ablation(document: Json) -> bool:
-    return "test_rows" in document
-
-
-def method_cells(row: Json) -> list[str]:
-    """Return the figures of one method as text, in the order of HEADINGS."""
-    return [row["method"], *(_cell(name, row[name]) for name in COLUMNS)]
-
-
-def _ablation_cells(row: Json) -> list[str]:
-    return [
-        row["method"],
-        f"{row['accuracy']:.3f}",
-        f"{row['clean_rows']:,}",
-        f"{row['seconds']:.0f}",
-        f"{row['passes']:.1f}",
-    ]
-
-
-def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return "–"
-    if name == "flagged":
-        return f"{value:,}"
-    if name == "seconds":
-        return f"{value:.0f}" if value >= 10 else f"{value:.1f}"
-    return f"{value:.1f}" if name == "passes" else f"{value:.3f}"
-
-
-def as_markdown(document: Json) -> str:
+def as_markdown(table: BenchTable | AblationTable) -> str:
     """Return the table for a README, below a line with dataset and hardware."""
-    machine, recipe = document["machine"], document["recipe"]
-    if _is_ablation(document):
-        what = f"{document['test_rows']:,} test images"
-    else:
-        share = document["wrong"] / document["measured"]
-        what = f"{document['classes']} classes, {share:.1%} wrong labels"
-    headings, rows = table_of(document)
+    machine, recipe = table.machine, table.recipe
     lines = [
-        f"{document['dataset']}: {document['examples']:,} images, {what}, seed {document['seed']}; "
-        f"{recipe['backbone']} at {recipe['image_size']} px; "
-        f"{machine['processor']}, {machine['threads']} thread{'s' * (machine['threads'] != 1)}, "
-        f"{machine['device']}, torch {machine['torch']}, noisesieve {document['version']}.",
+        f"{table.dataset}: {table.examples:,} images, {table.what}, seed {table.seed}; "
+        f"{recipe.backbone} at {recipe.image_size} px; "
+        f"{machine.processor}, {machine.threads} thread{'s' * (machine.threads != 1)}, "
+        f"{machine.device}, torch {machine.torch}, noisesieve {table.version}.",
         "",
-        f"| {' | '.join(headings)} |",
-        f"|---|{'---:|' * (len(headings) - 1)}",
-        *(f"| {' | '.join(cells)} |" for cells in rows),
+        f"| {' | '.join(table.headings)} |",
+        f"|---|{'---:|' * (len(table.headings) - 1)}",
+        *(f"| {' | '.join(row.cells())} |" for row in table.methods),
     ]
     return "\n".join(lines) + "\n"

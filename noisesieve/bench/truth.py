@@ -7,13 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from noisesieve.core.csv_file import csv_separator, read_csv_file
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.files import csv_separator
 from noisesieve.core.measure_settings import TruthSettings
 from noisesieve.core.progress import Session
 
@@ -133,8 +132,9 @@ def _read(file: Path) -> pa.Table:
         if file.suffix.lower() in (".jsonl", ".ndjson"):
             lines = file.read_text(encoding="utf-8-sig").splitlines()
             return pa.Table.from_pylist([json.loads(line) for line in lines if line.strip()])
-        frame = pd.read_csv(file, sep=csv_separator(file), dtype=str, keep_default_na=False)
-        return pa.table({str(name): pa.array(frame[name], pa.string()) for name in frame.columns})
+        cells = read_csv_file(file, csv_separator(file))
+        cells.refuse_repeated_columns(file)
+        return pa.table({name: pa.array(cells.column(name), pa.string()) for name in cells.header})
     except (OSError, ValueError, pa.ArrowException, AttributeError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise InputError(

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
-from noisesieve.cli.terminal import console, results
+from noisesieve.cli.terminal import console, print_json, results
 from noisesieve.core.command_settings import ApplySettings
-from noisesieve.core.files import Json
 from noisesieve.core.options import build_settings
+
+if TYPE_CHECKING:
+    from noisesieve.commands.apply import AppliedDecisions
 
 MOVES_SHOWN = 10
 
@@ -46,49 +47,49 @@ def apply(
     from noisesieve.commands.apply import apply as apply_decisions
 
     with running(quiet) as session:
-        document = apply_decisions(run, settings, session=session)
+        found = apply_decisions(run, settings, session=session)
     with results():
         if as_json:
-            print(json.dumps(document))
+            print_json(found.to_document())
         elif quiet:
-            print(document["output"])
+            print(found.output)
         else:
-            _show(document)
+            _show(found)
 
 
-def _show(document: Json) -> None:
+def _show(found: AppliedDecisions) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
     out = console(stderr=False)
     out.print(
         plain_text(
-            f"decided {document['decided']:,}: changed {document['changed']:,}, left out {document['left_out']:,}, "
-            f"kept {document['decisions'].get('keep', 0):,}; suspects still open: {document['open']:,}",
+            f"decided {found.decided:,}: changed {found.changed:,}, left out {found.left_out:,}, "
+            f"kept {found.decisions.get('keep', 0):,}; suspects still open: {found.open:,}",
             "bold",
         )
     )
-    if automatic := document["decisions"].get("accept (automatic)"):
+    if automatic := found.decisions.get("accept (automatic)"):
         out.print(plain_text(f"{automatic:,} of these were accepted by --accept-above, without review."))
-    if untouched := document["decisions"].get("accept (untouched)"):
+    if untouched := found.decisions.get("accept (untouched)"):
         out.print(plain_text(f"{untouched:,} of these are noisesieve's own tags, not edited: were they reviewed?"))
-    if document["undecided"]:
-        out.print(plain_text(f"Entries without a decision, which keep their label: {document['undecided']:,}"))
-    if document["moves"]:
+    if found.undecided:
+        out.print(plain_text(f"Entries without a decision, which keep their label: {found.undecided:,}"))
+    if found.moves:
         table = plain_table()
         for name in ("was", "is"):
             table.add_column(name, overflow="fold")
         table.add_column("rows", justify="right")
-        for move in document["moves"][:MOVES_SHOWN]:
-            table.add_row(plain_text(move["from"]), plain_text(move["to"]), f"{move['count']:,}")
+        for move in found.moves[:MOVES_SHOWN]:
+            table.add_row(plain_text(move.old), plain_text(move.new), f"{move.count:,}")
         out.print()
         out.print(table)
-        if len(document["moves"]) > MOVES_SHOWN:
-            out.print(plain_text(f"and {len(document['moves']) - MOVES_SHOWN:,} more in {document['summary']}", "dim"))
+        if len(found.moves) > MOVES_SHOWN:
+            out.print(plain_text(f"and {len(found.moves) - MOVES_SHOWN:,} more in {found.summary}", "dim"))
         out.print()
-    for note in document["notes"]:
+    for note in found.notes:
         out.print(plain_text(note))
-    out.print(plain_text(f"{document['examples']:,} rows in {document['output']}"), soft_wrap=True)
-    out.print(plain_text(f"audit log: {document['audit']}"), soft_wrap=True)
+    out.print(plain_text(f"{found.examples:,} rows in {found.output}"), soft_wrap=True)
+    out.print(plain_text(f"audit log: {found.audit}"), soft_wrap=True)
     out.print(plain_text("Next:"))
-    command = shlex.join(["noisesieve", "scan", document["output"], *document["scan"]])
+    command = shlex.join(["noisesieve", "scan", found.output, *found.scan])
     out.print(plain_text(f"  {command}"), soft_wrap=True)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
-from noisesieve.cli.terminal import console, results
+from noisesieve.cli.terminal import console, print_json, results
 from noisesieve.core.errors import OutputError, UsageError
-from noisesieve.core.files import Json
 from noisesieve.core.measure_settings import BenchSettings, TestSettings
 from noisesieve.core.options import build_settings
 from noisesieve.core.settings import NETWORK, OUTPUT
+
+if TYPE_CHECKING:
+    from noisesieve.commands.bench import AblationTable, BenchTable
 
 JsonFile = Annotated[
     Path | None, o.extra("Also write the JSON document to this file.", "--output", "-o", group=OUTPUT, metavar="FILE")
@@ -71,29 +72,30 @@ def bench(
     if ablation != (test is not None):
         raise UsageError("--ablation and --test need each other.", "Give a dataset with right labels with --test.")
     from noisesieve.commands._ablation import ablate
-    from noisesieve.commands.bench import as_markdown
+    from noisesieve.commands.bench import BenchTable, as_markdown, to_document
     from noisesieve.commands.bench import bench as run_bench
     from noisesieve.core.files import atomic_write, write_json
 
     with running(quiet, hint="A bench does not resume: nothing was written.") as session:
-        document = ablate(settings, test, session=session) if test else run_bench(settings, session=session)
+        found: BenchTable | AblationTable
+        found = ablate(settings, test, session=session) if test else run_bench(settings, session=session)
     with results():
         if as_json:
-            print(json.dumps(document))
-        elif quiet and ablation:
-            for row in document["methods"]:
-                print(f"{row['method']} accuracy {row['accuracy']:.3f}")
-        elif quiet:
-            for row in document["methods"]:
-                print(f"{row['method']} F1 {row['f1']:.3f} AP {row['average_precision']:.3f}")
+            print_json(to_document(found))
+        elif not quiet:
+            _show(found)
+        elif isinstance(found, BenchTable):
+            for row in found.methods:
+                print(f"{row.method} F1 {row.f1:.3f} AP {row.average_precision:.3f}")
         else:
-            _show(document)
+            for training in found.methods:
+                print(f"{training.method} accuracy {training.accuracy:.3f}")
     if output is not None:
-        write_json(output, document)
+        write_json(output, to_document(found))
         session.note(f"Written to {output}.")
     if markdown is not None:
         with atomic_write(markdown) as file:
-            file.write(as_markdown(document).encode())
+            file.write(as_markdown(found).encode())
         session.note(f"Written to {markdown}.")
 
 
@@ -110,22 +112,15 @@ def _refuse_target(target: Path, data: Path) -> None:
         raise OutputError(f"{target}: {folder} is not writable.", "Choose another file.")
 
 
-def _show(document: Json) -> None:
+def _show(found: BenchTable | AblationTable) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
-    from noisesieve.commands.bench import table_of
 
     out = console(stderr=False)
-    if "test_rows" in document:
-        headline = f"accuracy on {document['test_rows']:,} test images"
-    else:
-        share = document["wrong"] / document["measured"]
-        headline = f"{document['wrong']:,} of {document['measured']:,} labels are wrong: {share:.1%}"
-    out.print(plain_text(headline, "bold"))
+    out.print(plain_text(found.headline, "bold"))
     table = plain_table()
-    headings, rows = table_of(document)
-    for name in headings:
+    for name in found.headings:
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
-    for cells in rows:
-        table.add_row(*cells)
+    for row in found.methods:
+        table.add_row(*row.cells())
     # Figures are never cut, even where the terminal is narrower than the table.
     out.print(table, width=max(out.width, 78), crop=False, no_wrap=True, overflow="ignore")

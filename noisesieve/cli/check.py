@@ -16,7 +16,7 @@ from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, results, say
 from noisesieve.core.command_settings import CheckSettings
 from noisesieve.core.errors import OutputError
-from noisesieve.core.files import Json
+from noisesieve.core.files import Document
 from noisesieve.core.options import build_settings
 from noisesieve.core.settings import GATE, OUTPUT
 
@@ -134,7 +134,7 @@ def _write_github(result: GateResult, *, to_stderr: bool) -> None:
             ) from error
 
 
-def document(checked: CheckResult, result: GateResult) -> Json:
+def document(checked: CheckResult, result: GateResult) -> Document:
     """Return the document for --json."""
     batch = checked.batch
     return {

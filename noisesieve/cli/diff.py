@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from noisesieve.cli import options as o
-from noisesieve.cli.terminal import console, results
-from noisesieve.core.files import Json
+from noisesieve.cli.terminal import console, print_json, results
+
+if TYPE_CHECKING:
+    from noisesieve.commands.diff import ChangedSuspect, RunComparison, SuspectCount
 
 LISTED = 5
 WORDS = {
@@ -44,25 +45,25 @@ def diff(
     found = compare_runs(before, after)
     with results():
         if as_json:
-            print(json.dumps(found))
+            print_json(found)
         else:
             _show(found, quiet=quiet)
 
 
-def _show(found: Json, *, quiet: bool) -> None:
+def _show(found: RunComparison, *, quiet: bool) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
     out = console(stderr=False)
-    then, now = found["before"], found["after"]
+    then, now = found.before, found.after
     out.print(
         plain_text(
-            f"{then['suspects']:,} suspects of {then['examples']:,} before, {now['suspects']:,} of {now['examples']:,} "
-            f"after; {found['matched']:,} rows matched, {found['relabelled']:,} of them relabelled",
+            f"{then.suspects:,} suspects of {then.examples:,} before, {now.suspects:,} of {now.examples:,} "
+            f"after; {found.matched:,} rows matched, {found.relabelled:,} of them relabelled",
             "bold",
         )
     )
     for kind, words in WORDS.items():
-        rows = found["suspects"][kind]
+        rows = found.suspects[kind]
         out.print(plain_text(f"{len(rows):>7,}  {words}"))
         if not quiet and kind != "persistent":
             for row in rows[:LISTED]:
@@ -74,19 +75,19 @@ def _show(found: Json, *, quiet: bool) -> None:
     table.add_column("class", overflow="fold")
     for name in ("before", "after"):
         table.add_column(name, justify="right")
-    for row in found["classes"]:
-        table.add_row(plain_text(row["label"]), _rate(row["before"]), _rate(row["after"]))
+    for group in found.classes:
+        table.add_row(plain_text(group.label), _rate(group.before), _rate(group.after))
     out.print(table)
 
 
-def _line(row: Json) -> str:
-    if row["before"] is not None and row["after"] is not None and row["before"] != row["after"]:
-        return f"{row['id']}: {row['before']} → {row['after']}"
-    looks_like = f", looks like {row['suggested_label']}" if row["suggested_label"] else ""
-    return f"{row['id']}: {row['after'] or row['before']}{looks_like}"
+def _line(row: ChangedSuspect) -> str:
+    if row.before is not None and row.after is not None and row.before != row.after:
+        return f"{row.id}: {row.before} → {row.after}"
+    looks_like = f", looks like {row.suggested_label}" if row.suggested_label else ""
+    return f"{row.id}: {row.after or row.before}{looks_like}"
 
 
-def _rate(counts: dict[str, int]) -> str:
-    if not counts["of"]:
+def _rate(counts: SuspectCount) -> str:
+    if not counts.of:
         return "–"
-    return f"{counts['corrupted'] / counts['of']:.1%} ({counts['corrupted']:,} of {counts['of']:,})"
+    return f"{counts.corrupted / counts.of:.1%} ({counts.corrupted:,} of {counts.of:,})"

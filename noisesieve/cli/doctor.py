@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
-from noisesieve.cli.terminal import console, results
+from noisesieve.cli.terminal import console, print_json, results
 from noisesieve.core.command_settings import DoctorSettings
 from noisesieve.core.errors import InputError
-from noisesieve.core.files import Json
 from noisesieve.core.settings import OUTPUT, scan_settings
+
+if TYPE_CHECKING:
+    from noisesieve.commands.doctor import Diagnosis
 
 LISTED = 5
 
@@ -39,37 +40,37 @@ def doctor(
         found = diagnose(settings, session=session)
     with results():
         if as_json:
-            print(json.dumps(found))
+            print_json(found)
         else:
             _show(found, quiet=quiet)
-    if strict and found["wrong"]:
-        kinds = ", ".join(finding["kind"] for finding in found["findings"] if finding["wrong"])
+    if strict and found.wrong:
+        kinds = ", ".join(finding.kind for finding in found.findings if finding.wrong)
         raise InputError(f"{data}: {kinds} (--strict).", "Correct them, or leave --strict out.")
 
 
-def _show(found: Json, *, quiet: bool) -> None:
+def _show(found: Diagnosis, *, quiet: bool) -> None:
     from noisesieve.cli.scan import duration
     from noisesieve.cli.terminal import plain_text
 
     out = console(stderr=False)
-    head = f"{found['examples']:,} images, {found['readable']:,} readable, in {found['classes']:,} classes"
-    out.print(plain_text(head if found["findings"] else f"{head}: no findings", "bold"))
-    for finding in found["findings"]:
-        style = "yellow" if finding["wrong"] else ""
-        out.print(plain_text(f"{'!' if finding['wrong'] else '·'} {finding['text']}: {finding['count']:,}", style))
+    head = f"{found.examples:,} images, {found.readable:,} readable, in {found.classes:,} classes"
+    out.print(plain_text(head if found.findings else f"{head}: no findings", "bold"))
+    for finding in found.findings:
+        style = "yellow" if finding.wrong else ""
+        out.print(plain_text(f"{'!' if finding.wrong else '·'} {finding.text}: {finding.count:,}", style))
         if not quiet:
-            for example in finding["examples"][:LISTED]:
+            for example in finding.examples[:LISTED]:
                 out.print(plain_text(f"    {example}"), soft_wrap=True)
-            if finding["count"] > LISTED:
-                out.print(plain_text(f"    and {finding['count'] - LISTED:,} more", "dim"))
-    if found["plan"] is not None and not quiet:
-        cost = found["estimate"]
+            if finding.count > LISTED:
+                out.print(plain_text(f"    and {finding.count - LISTED:,} more", "dim"))
+    cost = found.estimate
+    if cost is not None and not quiet:
         out.print()
         out.print(plain_text("Plan of a scan on this machine:"))
-        out.print(plain_text(f"  {found['plan']}"), soft_wrap=True)
+        out.print(plain_text(f"  {found.plan}"), soft_wrap=True)
         out.print(
             plain_text(
-                f"  at most about {duration(cost['seconds'])}, {cost['memory_bytes'] / 2**20:,.0f} MiB of memory, "
-                f"{cost['cache_bytes'] / 2**20:,.0f} MiB of cache"
+                f"  at most about {duration(cost.seconds)}, {cost.memory_bytes / 2**20:,.0f} MiB of memory, "
+                f"{cost.cache_bytes / 2**20:,.0f} MiB of cache"
             )
         )

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
-from noisesieve.cli.terminal import console, results
+from noisesieve.cli.terminal import console, print_json, results
 from noisesieve.core.command_settings import ExplainSettings
-from noisesieve.core.files import Json
 from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:
     from rich.text import Text
+
+    from noisesieve.commands.explain import Explanation, MarginHistory, RowScores
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 BAR = 24
@@ -44,12 +44,12 @@ def explain(
         found = explain_row(run, name, settings, session=session)
     with results():
         if as_json:
-            print(json.dumps(found))
+            print_json(found.to_document())
         else:
             _show(found, quiet=quiet)
 
 
-def _show(found: Json, *, quiet: bool) -> None:
+def _show(found: Explanation, *, quiet: bool) -> None:
     from noisesieve.cli.terminal import plain_text
 
     out = console(stderr=False)
@@ -57,56 +57,52 @@ def _show(found: Json, *, quiet: bool) -> None:
     def say(text: str, style: str = "") -> None:
         out.print(plain_text(text, style), soft_wrap=True)
 
-    if found["margin"] is None:
-        say(f"{found['id']}: {found['verdict']}", "bold")
-        say(f"It was not scored: {found['status']}")
+    say(f"{found.id}: {found.verdict}", "bold")
+    scores = found.scores
+    if scores is None:
+        say(f"It was not scored: {found.status}")
         return
-    say(f"{found['id']}: {found['verdict']}", "bold")
-    say(sentence(found))
+    say(sentence(found, scores))
     if quiet:
         return
     say("")
-    say(arithmetic(found))
-    eps, beta = found["sieve_eps"], found["beta"]
+    say(arithmetic(found, scores))
+    eps, beta = found.sieve_eps, found.beta
     say(f"  with l(j) = −ln(f[j] + {eps:g}): loss = l(given), CR = −{beta:g} Σ π[j] l(j), α = mean l + CR")
-    say(f"  with the paper's floor 1e-8: {found['paper_verdict']}; rank {found['rank']:,} of {found['of']:,}")
+    say(f"  with the paper's floor 1e-8: {scores.paper_verdict}; rank {scores.rank:,} of {found.of:,}")
     say("")
-    for label, chance in found["top"]:
-        mark = "given" if label == found["label"] else "suggested" if label == found["suggested_label"] else ""
+    for label, chance in found.top:
+        mark = "given" if label == found.label else "suggested" if label == scores.suggested_label else ""
         out.print(plain_text(f"  {chance:7.2%} {'█' * round(BAR * chance):<{BAR}} {label}  {mark}".rstrip()))
-    if found["label"] not in {label for label, _ in found["top"]}:
-        out.print(plain_text(f"  {found['label_probability']:7.2%} {'':<{BAR}} {found['label']}  given"))
+    if found.label not in {label for label, _ in found.top}:
+        out.print(plain_text(f"  {scores.label_probability:7.2%} {'':<{BAR}} {found.label}  given"))
     say("")
-    _show_margin_history(found)
-    for group in found["neighbours"] or []:
-        say(
-            f"nearest clean {group['label']!r}:"
-            if group["examples"]
-            else f"no clean image is labelled {group['label']!r}"
-        )
-        for example in group["examples"]:
-            say(f"  {example['id']}  (similarity {example['similarity']:.3f})")
-    if found["file"]:
-        say(f"image: {found['file']}")
+    _show_margin_history(found.margin_history, scores.flagged_epochs or 0.0)
+    for group in found.neighbours or []:
+        say(f"nearest clean {group.label!r}:" if group.examples else f"no clean image is labelled {group.label!r}")
+        for example in group.examples:
+            say(f"  {example.id}  (similarity {example.similarity:.3f})")
+    if found.file:
+        say(f"image: {found.file}")
 
 
-def sentence(found: Json) -> str:
+def sentence(found: Explanation, scores: RowScores) -> str:
     """Return the verdict in one sentence."""
-    given, probability = found["label"], found["label_probability"]
-    wrong = found["corruption_probability"]
+    given, probability = found.label, scores.label_probability
+    wrong = scores.corruption_probability
     odds = f"wrong with probability {'>99.9%' if wrong > 0.999 else format(wrong, '.1%')}"
-    if found["verdict"] == "corrupted":
+    if found.verdict == "corrupted":
         like = (
-            f"the image looks like {found['suggested_label']!r}"
-            if found["suggested_label"]
+            f"the image looks like {scores.suggested_label!r}"
+            if scores.suggested_label
             else "no other class is more probable"
         )
         return (
             f"The label {given!r} has a larger loss than the average class (f = {probability:.2g}), so it is flagged; "
             f"{like}; {odds}."
         )
-    best = found["predicted_label"]
-    if found["margin"] >= 0:
+    best = scores.predicted_label
+    if scores.margin >= 0:
         return f"The label {given!r} would be flagged (f = {probability:.2g}), but the row is trusted: it is clean."
     if best == given:
         return f"The label {given!r} is also the predicted class (f = {probability:.2g}); {odds}."
@@ -116,28 +112,28 @@ def sentence(found: Json) -> str:
     )
 
 
-def arithmetic(found: Json) -> str:
+def arithmetic(found: Explanation, scores: RowScores) -> str:
     """Return the closed form as one line of numbers."""
-    sign = "≥" if found["margin"] >= 0 else "<"
+    sign = "≥" if scores.margin >= 0 else "<"
     return (
-        f"  loss {found['loss']:.3f} + CR {found['regularizer']:.3f} = {found['regularized_loss']:.3f} {sign} "
-        f"α {found['threshold']:.3f}: margin {found['margin']:+.3f}, {found['verdict']}"
+        f"  loss {scores.loss:.3f} + CR {scores.regularizer:.3f} = {scores.regularized_loss:.3f} {sign} "
+        f"α {scores.threshold:.3f}: margin {scores.margin:+.3f}, {found.verdict}"
     )
 
 
-def _show_margin_history(found: Json) -> None:
+def _show_margin_history(margin_history: MarginHistory | None, flagged_epochs: float) -> None:
     from rich.text import Text
 
-    margin_history, out = found["margin_history"], console(stderr=False)
+    out = console(stderr=False)
     if margin_history is None:
         out.print(Text("margin by epoch: not stored for this row"))
         return
-    line = Text(f"margin, epochs {margin_history['first_epoch']} to {margin_history['last_epoch']}: ")
-    line.append_text(sparkline(margin_history["margins"]))
-    low, high = min(margin_history["margins"]), max(margin_history["margins"])
+    line = Text(f"margin, epochs {margin_history.first_epoch} to {margin_history.last_epoch}: ")
+    line.append_text(sparkline(margin_history.margins))
+    low, high = min(margin_history.margins), max(margin_history.margins)
     out.print(line)
-    dropped = f"dropped in {found['flagged_epochs']:.0%} of the sieve epochs"
-    floor = f"with the floor of the training loop ({margin_history['loop_eps']:g})"
+    dropped = f"dropped in {flagged_epochs:.0%} of the sieve epochs"
+    floor = f"with the floor of the training loop ({margin_history.loop_eps:g})"
     out.print(Text(f"  from {low:+.2f} to {high:+.2f}, {floor};\n  {dropped}", "dim"))
 
 

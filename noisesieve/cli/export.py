@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
-from noisesieve.cli.terminal import console, results
+from noisesieve.cli.terminal import console, print_json, results
 from noisesieve.core.command_settings import ExportSettings
 from noisesieve.core.options import build_settings
 
@@ -28,17 +26,17 @@ def export(
     from noisesieve.commands.export import export as export_rows
 
     with running(quiet) as session:
-        document = export_rows(run, settings, session=session)
+        found = export_rows(run, settings, session=session)
     with results():
         if as_json:
-            print(json.dumps(document))
+            print_json(found)
         elif quiet:
-            print(document["output"])
+            print(found.output)
         else:
             from noisesieve.cli.terminal import plain_text
 
             out = console(stderr=False)
-            rows = "1 row" if document["rows"] == 1 else f"{document['rows']:,} rows"
-            out.print(plain_text(f"{rows} written to {document['output']}"), soft_wrap=True)
-            for note in document["notes"]:
+            rows = "1 row" if found.rows == 1 else f"{found.rows:,} rows"
+            out.print(plain_text(f"{rows} written to {found.output}"), soft_wrap=True)
+            for note in found.notes:
                 out.print(plain_text(f"  {note}"), soft_wrap=True)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
-from noisesieve.cli.terminal import console, results
-from noisesieve.core.files import Json
+from noisesieve.cli.terminal import console, print_json, results
 from noisesieve.core.measure_settings import InjectSettings
 from noisesieve.core.options import build_settings
 
@@ -18,6 +17,32 @@ if TYPE_CHECKING:
     from noisesieve.commands.inject import PlantedNoise
 
 PAIRS = 15
+
+
+@dataclass(frozen=True)
+class FlipCount:
+    """How many labels were flipped from one class to another."""
+
+    true: str
+    given: str
+    count: int
+
+
+@dataclass(frozen=True)
+class InjectedNoise:
+    """What was planted, and the command that scans it."""
+
+    output: str
+    examples: int
+    flips: int
+    noise: str
+    rate: float
+    expected_rate: float
+    planted_rate: float
+    unreadable: int | None  # None: the images were not read
+    seed: int
+    confusions: list[FlipCount]
+    scan: str
 
 
 @o.with_options(InjectSettings, without=("trusted_column", "cache_budget", "max_pixels"))
@@ -40,20 +65,20 @@ def inject(
 
     with running(quiet) as session:
         planted, needed_root = run(settings, session=session)
-    document = _document(settings, planted, needed_root)
+    found = _summarize(settings, planted, needed_root)
     with results():
         if as_json:
-            print(json.dumps(document))
+            print_json(found)
         elif quiet:
             print(settings.output)
         else:
-            _show(document, planted)
+            _show(found, planted)
 
 
-def _document(settings: InjectSettings, planted: PlantedNoise, root: Path | None) -> Json:
+def _summarize(settings: InjectSettings, planted: PlantedNoise, root: Path | None) -> InjectedNoise:
     flips = int(planted.flipped.sum())
     pairs = [
-        {"true": planted.classes[i], "given": planted.classes[j], "count": int(planted.counts[i, j])}
+        FlipCount(planted.classes[i], planted.classes[j], int(planted.counts[i, j]))
         for i, j in zip(*planted.counts.nonzero(), strict=True)
         if i != j
     ]
@@ -63,39 +88,35 @@ def _document(settings: InjectSettings, planted: PlantedNoise, root: Path | None
     command = ["noisesieve", "scan", f"./{name}" if name.startswith("-") else name]
     command += [word for name, value in wanted if value is not None for word in (name, str(value))]
     command += ["--allow-outside"] if source.allow_outside else []
-    return {
-        "output": str(settings.output),
-        "examples": len(planted.labels),
-        "flips": flips,
-        "noise": settings.noise,
-        "rate": settings.rate,
-        "expected_rate": planted.expected_rate,
-        "planted_rate": flips / len(planted.labels),
-        "unreadable": planted.unreadable,
-        "seed": settings.seed,
-        "confusions": sorted(pairs, key=lambda pair: -pair["count"]),
-        "scan": shlex.join(command),
-    }
+    return InjectedNoise(
+        output=str(settings.output),
+        examples=len(planted.labels),
+        flips=flips,
+        noise=settings.noise,
+        rate=settings.rate,
+        expected_rate=planted.expected_rate,
+        planted_rate=flips / len(planted.labels),
+        unreadable=planted.unreadable,
+        seed=settings.seed,
+        confusions=sorted(pairs, key=lambda pair: -pair.count),
+        scan=shlex.join(command),
+    )
 
 
-def _show(document: Json, planted: PlantedNoise) -> None:
+def _show(found: InjectedNoise, planted: PlantedNoise) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
     out = console(stderr=False)
-    out.print(
-        plain_text(
-            f"{document['flips']:,} of {document['examples']:,} labels flipped: {document['planted_rate']:.2%}", "bold"
-        )
-    )
-    if document["noise"] == "instance":
+    out.print(plain_text(f"{found.flips:,} of {found.examples:,} labels flipped: {found.planted_rate:.2%}", "bold"))
+    if found.noise == "instance":
         out.print(
             plain_text(
-                f"Each image has its own flip rate, normal around {document['rate']:g} and truncated to [0, 1]: "
-                f"their mean is {document['expected_rate']:.4f}, not {document['rate']:g}."
+                f"Each image has its own flip rate, normal around {found.rate:g} and truncated to [0, 1]: "
+                f"their mean is {found.expected_rate:.4f}, not {found.rate:g}."
             )
         )
-    if document["unreadable"]:
-        out.print(plain_text(f"{document['unreadable']:,} images cannot be read and keep their label."))
+    if found.unreadable:
+        out.print(plain_text(f"{found.unreadable:,} images cannot be read and keep their label."))
     out.print()
     longest = max(12, *(len(name) for name in planted.classes))
     if longest + sum(max(len(name), 4) + 2 for name in planted.classes) <= out.width - 2:
@@ -111,13 +132,13 @@ def _show(document: Json, planted: PlantedNoise) -> None:
         for heading in ("true", "given"):
             table.add_column(heading, overflow="fold")
         table.add_column("flips", justify="right")
-        for pair in document["confusions"][:PAIRS]:
-            table.add_row(plain_text(pair["true"]), plain_text(pair["given"]), f"{pair['count']:,}")
-        if len(document["confusions"]) > PAIRS:
-            table.caption = f"and {len(document['confusions']) - PAIRS:,} more pairs with --json"
+        for pair in found.confusions[:PAIRS]:
+            table.add_row(plain_text(pair.true), plain_text(pair.given), f"{pair.count:,}")
+        if len(found.confusions) > PAIRS:
+            table.caption = f"and {len(found.confusions) - PAIRS:,} more pairs with --json"
     out.print(table)
     out.print()
-    out.print(plain_text(f"Written to {document['output']}. Next:"))
-    out.print(plain_text(f"  {document['scan']}"), soft_wrap=True)
+    out.print(plain_text(f"Written to {found.output}. Next:"))
+    out.print(plain_text(f"  {found.scan}"), soft_wrap=True)
     out.print(plain_text("and then `noisesieve evaluate` on its run folder. To compare with the peers:"))
-    out.print(plain_text(f"  {document['scan'].replace(' scan ', ' bench ', 1)}"), soft_wrap=True)
+    out.print(plain_text(f"  {found.scan.replace(' scan ', ' bench ', 1)}"), soft_wrap=True)

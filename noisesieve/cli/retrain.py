@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import RESUMES, running
-from noisesieve.cli.terminal import console, results
+from noisesieve.cli.terminal import console, print_json, results
 from noisesieve.core.command_settings import RetrainSettings
-from noisesieve.core.files import Json
 from noisesieve.core.options import build_settings, parse_seconds
 from noisesieve.core.progress import Session
+
+if TYPE_CHECKING:
+    from noisesieve.commands.retrain import RetrainSummary
 
 
 @o.with_options(RetrainSettings, without=("cache_budget", "max_pixels"))
@@ -34,11 +36,11 @@ def retrain(
         found = run_retraining(settings, session, shown=not as_json, quiet=quiet)
     if as_json and found:
         with results():
-            print(json.dumps(found))
+            print_json(found.to_document())
 
 
-def run_retraining(settings: RetrainSettings, session: Session, *, shown: bool, quiet: bool) -> Json | None:
-    """Retrain, and print the result if `shown`. Returns the document for --json; None on ranks other than 0."""
+def run_retraining(settings: RetrainSettings, session: Session, *, shown: bool, quiet: bool) -> RetrainSummary | None:
+    """Retrain, and print the result if `shown`. Returns None on ranks other than 0."""
     from noisesieve.commands.retrain import retrain as retrain_run
 
     found = retrain_run(settings, session=session)
@@ -47,34 +49,35 @@ def run_retraining(settings: RetrainSettings, session: Session, *, shown: bool, 
         return None
     with results():
         if shown and quiet:
-            print(found["output"])
+            print(found.output)
         elif shown:
             _show(found)
     return found
 
 
-def _show(found: Json) -> None:
+def _show(found: RetrainSummary) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
+    from noisesieve.commands.retrain import MODELS
 
-    out, rows, scored = console(stderr=False), found["rows"], found["accuracy"]
-    head = f"Trained on {rows['clean']:,} labelled and {rows['corrupted']:,} unlabelled images"
-    parts = [f"{rows[name]:,} {name}" for name in ("waived", "decided", "relabelled") if rows[name]]
-    parts += [f"{rows['left_out']:,} left out"] if rows["left_out"] else []
+    out, rows, scored = console(stderr=False), found.rows, found.accuracy
+    head = f"Trained on {rows.clean:,} labelled and {rows.corrupted:,} unlabelled images"
+    counts = (("waived", rows.waived), ("decided", rows.decided), ("relabelled", rows.relabelled))
+    parts = [f"{count:,} {name}" for name, count in (*counts, ("left out", rows.left_out)) if count]
     out.print(plain_text(head + (f" ({', '.join(parts)})" if parts else ""), "bold"))
     if scored is not None:
-        kinds = [name for name in ("before", "baseline", "after") if name in scored]
+        kinds = [name for name in MODELS if name in scored.accuracy]
         words = {"before": "sieve's model", "baseline": "plain CE", "after": "retrained"}
         table = plain_table()
-        table.add_column(f"accuracy on {scored['test_rows']:,} test images")
+        table.add_column(f"accuracy on {scored.test_rows:,} test images")
         for name in kinds:
             table.add_column(words[name], justify="right")
-        table.add_row("last epoch", *(f"{scored[name]:.3f}" for name in kinds))
-        best = {"baseline": scored["baseline_best"], "after": max(scored["after_epochs"])}
+        table.add_row("last epoch", *(f"{scored.accuracy[name]:.3f}" for name in kinds))
+        best = {"baseline": scored.baseline_best, "after": max(scored.after_epochs)}
         table.add_row("best epoch", *(f"{best[name]:.3f}" if name in best else "" for name in kinds))
-        for row in scored["classes"]:
-            table.add_row(plain_text(f"  {row['label']}"), *(f"{row[name]:.3f}" for name in kinds))
+        for row in scored.classes:
+            table.add_row(plain_text(f"  {row.label}"), *(f"{row.accuracy[name]:.3f}" for name in kinds))
         out.print(table)
-    folder = Path(found["output"])
+    folder = Path(found.output)
     names = ", ".join(sorted(file.name for file in folder.iterdir() if file.is_file() and file.name[0] != "."))
     out.print(plain_text(f"Written to {folder}: {names}"), soft_wrap=True)
     out.print(plain_text("Check new batches with it:"))

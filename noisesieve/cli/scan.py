@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import RESUMES, running
-from noisesieve.cli.terminal import console, results
+from noisesieve.cli.terminal import console, print_json, results
 from noisesieve.core.command_settings import RetrainOptions, RetrainSettings
 from noisesieve.core.errors import InputError
-from noisesieve.core.files import Json
 from noisesieve.core.options import parse_seconds
 from noisesieve.core.progress import Session
 from noisesieve.core.settings import OUTPUT, ScanSettings, scan_settings
+
+if TYPE_CHECKING:
+    from noisesieve.commands.scan import Report
 
 DryRun = Annotated[bool, o.extra("Show the plan and its cost; train nothing.", "--dry-run", group=OUTPUT)]
 Retrain = Annotated[
@@ -50,31 +51,32 @@ def scan(
         if dry_run:
             _dry_run(settings, session, as_json=as_json)
             return
-        document = _scan(settings, session, shown=not as_json, quiet=quiet)
+        report = _scan(settings, session, shown=not as_json, quiet=quiet)
+        found = None
         if retrain:
             from noisesieve.cli.retrain import run_retraining
 
             again = RetrainSettings(
-                Path("" if document is None else document["run"]),
+                Path() if report is None else report.path.parent,
                 training=RetrainOptions(seed=settings.training.seed),
                 device=settings.device,
                 pixels=settings.pixels,
                 force=settings.force,
             )
             found = run_retraining(again, session, shown=not as_json, quiet=quiet)
-            if document is not None:
-                document["retrain"] = found
-    if document is None:
+    if report is None:
         return
+    summary = report.summary
     if as_json:
+        document = {"run": str(report.path.parent), "report": str(report.path), "summary": summary.to_document()}
         with results():
-            print(json.dumps(document))
-    if strict and (unreadable := document["summary"]["unreadable"]):
+            print_json(document if found is None else {**document, "retrain": found.to_document()})
+    if strict and (unreadable := summary.unreadable):
         raise InputError(f"Not every image can be read: {unreadable:,} cannot (--strict).", "The report names them.")
 
 
-def _scan(settings: ScanSettings, session: Session, *, shown: bool, quiet: bool) -> Json | None:
-    """Scan, and print the summary if `shown`. Returns the document for --json; None on ranks other than 0."""
+def _scan(settings: ScanSettings, session: Session, *, shown: bool, quiet: bool) -> Report | None:
+    """Scan, and print the summary if `shown`. Returns None on ranks other than 0."""
     from noisesieve.commands.scan import scan as run
 
     report = run(settings, session=session)
@@ -90,7 +92,7 @@ def _scan(settings: ScanSettings, session: Session, *, shown: bool, quiet: bool)
 
             known = "true_label" in report.table.column_names
             print_summary(console(stderr=False), report.summary, folder, truth=known)
-    return {"run": str(folder), "report": str(report.path), "summary": report.summary.to_document()}
+    return report
 
 
 def _dry_run(settings: ScanSettings, session: Session, *, as_json: bool) -> None:
@@ -99,17 +101,17 @@ def _dry_run(settings: ScanSettings, session: Session, *, as_json: bool) -> None
     found = dry_run(settings, session=session)
     session.finish()
     if as_json:
-        print(json.dumps(found))
+        print_json(found.to_document())
         return
-    cost = found["estimate"]
-    print(f"{found['examples']:,} images in {found['classes']:,} classes")
-    print(found["plan"])
+    cost = found.estimate
+    print(f"{found.examples:,} images in {found.classes:,} classes")
+    print(found.plan)
     print(
-        f"at most about {duration(cost['seconds'])} at {cost['images_per_second']:,.0f} images/s, "
-        f"{cost['memory_bytes'] / 2**20:,.0f} MiB of memory, {cost['cache_bytes'] / 2**20:,.0f} MiB of pixels"
-        + (", streamed" if found["streamed"] else " in the cache")
+        f"at most about {duration(cost.seconds)} at {cost.images_per_second:,.0f} images/s, "
+        f"{cost.memory_bytes / 2**20:,.0f} MiB of memory, {cost.cache_bytes / 2**20:,.0f} MiB of pixels"
+        + (", streamed" if found.streamed else " in the cache")
     )
-    print(f"run folder: {found['output']}")
+    print(f"run folder: {found.output}")
 
 
 def duration(seconds: float) -> str:

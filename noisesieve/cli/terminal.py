@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from noisesieve.core.errors import NoisesieveError, OutputError
@@ -54,6 +56,12 @@ def plain_text(text: str, style: str = "") -> Text:
     from rich.text import Text
 
     return Text(printable(text), style=style)
+
+
+def print_json(document: Any) -> None:
+    """Print a document on stdout: a JSON value, or a record."""
+    document = asdict(document) if is_dataclass(document) and not isinstance(document, type) else document
+    print(json.dumps(document))
 
 
 @contextlib.contextmanager

@@ -13,15 +13,13 @@ import torch
 
 from noisesieve import __version__, pixels, sources
 from noisesieve.bench.methods import Comparison, TrainingResult
-from noisesieve.bench.table import machine_facts
+from noisesieve.bench.table import AblationFigures, AblationTable, this_machine
 from noisesieve.commands._prepare import Dataset, decode_test_set, inspect_test_set, prepare_dataset
 from noisesieve.commands.bench import join_one_process
 from noisesieve.core.command_settings import RetrainOptions
 from noisesieve.core.errors import TrainingError, UsageError
-from noisesieve.core.files import Json
 from noisesieve.core.measure_settings import BenchSettings
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import recipe_to_document
 from noisesieve.core.records import Bools
 from noisesieve.core.settings import SourceSettings, TrainingOptions
 from noisesieve.learn.batch_loader import BatchLoader
@@ -35,8 +33,8 @@ from noisesieve.retrain.plan import plan_retraining
 from noisesieve.sieve.decide import decide
 
 
-def ablate(settings: BenchSettings, test: SourceSettings, *, session: Session | None = None) -> Json:
-    """Run four trainings on the same rows and measure each on the test set. Returns one JSON document."""
+def ablate(settings: BenchSettings, test: SourceSettings, *, session: Session | None = None) -> AblationTable:
+    """Run four trainings on the same rows and measure each on the test set."""
     scan = settings.scan
     joined = join_one_process(scan, session)
     index = sources.read(scan.source)
@@ -60,21 +58,22 @@ def ablate(settings: BenchSettings, test: SourceSettings, *, session: Session | 
         )
         comparison = Comparison(training_data, dataset.recipe, joined)
         rows = _rows(comparison, dataset, test_set, scan.training)
-    return {
-        "schema_version": 1,
-        "version": __version__,
-        "dataset": index.name,
-        "examples": len(dataset.codes),
-        "test_rows": len(test_set.labels),
-        "classes": len(dataset.classes),
-        "seed": dataset.recipe.seed,
-        "recipe": recipe_to_document(dataset.recipe),
-        "machine": machine_facts(joined.device),
-        "methods": rows,
-    }
+    return AblationTable(
+        version=__version__,
+        dataset=index.name,
+        examples=len(dataset.codes),
+        test_rows=len(test_set.labels),
+        classes=len(dataset.classes),
+        seed=dataset.recipe.seed,
+        recipe=dataset.recipe,
+        machine=this_machine(joined.device),
+        methods=rows,
+    )
 
 
-def _rows(comparison: Comparison, dataset: Dataset, test_set: LabelledTestSet, options: TrainingOptions) -> list[Json]:
+def _rows(
+    comparison: Comparison, dataset: Dataset, test_set: LabelledTestSet, options: TrainingOptions
+) -> list[AblationFigures]:
     """Train with cross-entropy, with the sieve alone, with sieve and regularizer, then with consistency training."""
     recipe, count = comparison.recipe, len(comparison.training_data)
     rows = []
@@ -90,13 +89,13 @@ def _rows(comparison: Comparison, dataset: Dataset, test_set: LabelledTestSet, o
         assert last.state is not None
         clean = _clean(last, dataset) if name != trainings[0][0] else np.ones(count, dtype=np.bool_)
         rows.append(
-            {
-                "method": name,
-                "accuracy": _accuracy(last.state, test_set, comparison),
-                "clean_rows": int(clean.sum()),
-                "seconds": last.seconds(),
-                "passes": last.passes(count),
-            }
+            AblationFigures(
+                method=name,
+                accuracy=_accuracy(last.state, test_set, comparison),
+                clean_rows=int(clean.sum()),
+                seconds=last.seconds(),
+                passes=last.passes(count),
+            )
         )
     assert last is not None
     comparison.session.note("with consistency")
@@ -114,9 +113,9 @@ def _with_consistency(
     comparison: Comparison,
     dataset: Dataset,
     test_set: LabelledTestSet,
-    before: Json,
+    before: AblationFigures,
     options: TrainingOptions,
-) -> Json:
+) -> AblationFigures:
     """Train as `retrain` would after that scan. `--epochs` shortens it too."""
     state = training.state
     assert state is not None
@@ -146,13 +145,13 @@ def _with_consistency(
     )
     result = RetrainLoop(data, recipe, comparison.session, name="retrain", test_set=None, checkpoints=None).run()
     images = sum(row.images for row in result.history)
-    return {
-        "method": "with consistency",
-        "accuracy": _accuracy(result.state, test_set, comparison),
-        "clean_rows": len(labelled),
-        "seconds": before["seconds"] + time.monotonic() - start,
-        "passes": before["passes"] + images / len(training_data),
-    }
+    return AblationFigures(
+        method="with consistency",
+        accuracy=_accuracy(result.state, test_set, comparison),
+        clean_rows=len(labelled),
+        seconds=before.seconds + time.monotonic() - start,
+        passes=before.passes + images / len(training_data),
+    )
 
 
 def _accuracy(state: TrainingState, test_set: LabelledTestSet, comparison: Comparison) -> float:

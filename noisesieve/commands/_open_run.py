@@ -17,10 +17,10 @@ from noisesieve.report.run import FILES
 
 def settings_of_run(report: Report, data: Path | None = None, root: Path | None = None) -> ScanSettings:
     """Return the settings of a run. `data` and `root` replace the paths of a dataset that was moved."""
-    document = RunFolder(report.path.parent).read()
-    if document is None or "location" not in document:
+    known = RunFolder(report.path.parent).read()
+    if known is None or known.location is None:
         raise InputError(f"{report.path.parent}: no run.json with the run's settings.", "Scan again with --force.")
-    identity, location = document["identity"], document["location"]
+    identity, location = known.identity, known.location
     path = data or Path(location["path"])
     if not path.exists():
         problem = "no such file or folder" if data else "the dataset is not there any more"
@@ -42,8 +42,8 @@ def settings_of_run(report: Report, data: Path | None = None, root: Path | None 
 
 def pixel_settings_of_run(report: Report) -> PixelSettings:
     """Return the settings that the run read its images with."""
-    document = RunFolder(report.path.parent).read()
-    return PixelSettings() if document is None else PixelSettings(max_pixels=document["identity"]["max_pixels"])
+    known = RunFolder(report.path.parent).read()
+    return PixelSettings() if known is None else PixelSettings(max_pixels=known.identity["max_pixels"])
 
 
 def index_of_run(report: Report, data: Path | None = None, root: Path | None = None) -> Index:

@@ -11,7 +11,6 @@ import torch
 
 from noisesieve import pixels, sources
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.files import Json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import Recipe, recipe_to_document
 from noisesieve.core.records import Bools, FileFacts, Index, Ints
@@ -25,6 +24,7 @@ from noisesieve.learn.networks.backbones import BACKBONES, LITE
 from noisesieve.learn.networks.pretrained import IMAGENET, NONE, weights_file, with_weights_hash
 from noisesieve.learn.plan import backbone_of, choose_weights, image_size, plan
 from noisesieve.report import class_codes, fingerprint
+from noisesieve.report.run import Identity
 from noisesieve.retrain.data import LabelledTestSet
 
 UNREADABLE_SHOWN = 20
@@ -59,7 +59,7 @@ def validate_settings(settings: ScanSettings) -> None:
     weights_file(weights, backbone_of(options, weights, device))
 
 
-def identity_of_run(settings: ScanSettings, index: Index, file_facts: FileFacts, device: str) -> Json:
+def identity_of_run(settings: ScanSettings, index: Index, file_facts: FileFacts, device: str) -> Identity:
     """Return what a run is recognised by: its settings, its data, the device, and the recipe these lead to.
 
     The recipe is planned from the headers; it has the hash of the weights, so that other weights are another run.

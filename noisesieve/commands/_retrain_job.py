@@ -14,12 +14,13 @@ from noisesieve.commands._prepare import decode_test_set, inspect_test_set
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, RowRoles
 from noisesieve.core.command_settings import RetrainSettings
 from noisesieve.core.errors import StateError
-from noisesieve.core.files import Json, digest, sha256_of
+from noisesieve.core.files import digest, sha256_of
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import Recipe, RetrainRecipe
 from noisesieve.core.records import FileFacts, Index, Ints
 from noisesieve.report import Report, RunFolder, fingerprint
 from noisesieve.report.model_card import SavedModel
+from noisesieve.report.run import Identity, RunRecord
 from noisesieve.retrain.data import LabelledTestSet
 from noisesieve.retrain.plan import plan_retraining
 
@@ -38,7 +39,7 @@ class RetrainJob:
     recipe: RetrainRecipe
     settings: RetrainSettings
     folder: RunFolder
-    identity: Json
+    identity: Identity
 
     def rows(self, *roles: int) -> Ints:
         """Return the decoded rows that have one of these roles."""
@@ -81,7 +82,7 @@ def prepare_retraining(
         flip=model.flip,
     )
     folder.require_free_space(6 * (report.path.parent / "model.safetensors").stat().st_size + 2**26)
-    folder.begin(identity, index, file_facts, fresh=state == "fresh", version=__version__)
+    folder.begin(RunRecord(identity, version=__version__), index, file_facts, fresh=state == "fresh")
     codes, given = (_codes(labels, decoded, model.classes) for labels in (roles.labels, index.labels))
     return RetrainJob(report, model, roles, decoded, codes, given, test_set, recipe, settings, folder, identity)
 
@@ -96,7 +97,9 @@ def _refuse_changed(report: Report, index: Index, now: Sequence[str | None], rol
             )
 
 
-def _identity(settings: RetrainSettings, report: Report, roles: RowRoles, test: tuple[Index, FileFacts] | None) -> Json:
+def _identity(
+    settings: RetrainSettings, report: Report, roles: RowRoles, test: tuple[Index, FileFacts] | None
+) -> Identity:
     """Return what a retraining is recognised by."""
     return {
         "run": sha256_of(report.path),
@@ -126,8 +129,8 @@ def _without_undecodable(roles: RowRoles, report: Report, decoded: pixels.Decode
         session.warn(f"{report.table['id'][row].as_py()}: {decoded.file_facts.status[row]}: left out.")
     role = roles.role.copy()
     role[lost] = UNUSED
-    counts = {"clean": int((role == LABELLED).sum()), "corrupted": int((role == UNLABELLED).sum())}
-    return replace(roles, role=role, counts={**roles.counts, **counts})
+    clean, corrupted = int((role == LABELLED).sum()), int((role == UNLABELLED).sum())
+    return replace(roles, role=role, counts=replace(roles.counts, clean=clean, corrupted=corrupted))
 
 
 def _warn_of_empty_classes(roles: RowRoles, classes: list[str], session: Session) -> None:

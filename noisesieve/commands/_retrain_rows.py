@@ -17,12 +17,25 @@ UNUSED, LABELLED, UNLABELLED = 0, 1, 2  # takes no part; trained on with its lab
 
 
 @dataclass(frozen=True)
+class RoleCounts:
+    """How many rows a retraining uses in which way."""
+
+    clean: int
+    corrupted: int
+    waived: int
+    decided: int
+    relabelled: int
+    left_out: int
+    unreadable: int
+
+
+@dataclass(frozen=True)
 class RowRoles:
     """How the retraining uses each row of the report."""
 
     role: Ints  # (N,) UNUSED, LABELLED or UNLABELLED
     labels: list[str]  # the label to train on
-    counts: dict[str, int]  # rows that are clean, corrupted, waived, decided, relabelled, left out, unreadable
+    counts: RoleCounts
 
 
 def assign_roles(report: Report, settings: RetrainSettings, root: Path) -> RowRoles:
@@ -47,15 +60,15 @@ def assign_roles(report: Report, settings: RetrainSettings, root: Path) -> RowRo
     return RowRoles(
         role,
         labels,
-        {
-            "clean": int((role == LABELLED).sum()),
-            "corrupted": int((role == UNLABELLED).sum()),
-            "waived": int((waived & ~clean).sum()),
-            "decided": decided,
-            "relabelled": relabelled,
-            "left_out": int(((role == UNUSED) & (verdicts != "unreadable")).sum()),
-            "unreadable": int((verdicts == "unreadable").sum()),
-        },
+        RoleCounts(
+            clean=int((role == LABELLED).sum()),
+            corrupted=int((role == UNLABELLED).sum()),
+            waived=int((waived & ~clean).sum()),
+            decided=decided,
+            relabelled=relabelled,
+            left_out=int(((role == UNUSED) & (verdicts != "unreadable")).sum()),
+            unreadable=int((verdicts == "unreadable").sum()),
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,7 +25,7 @@ from noisesieve.commands._open_run import (
 )
 from noisesieve.core.command_settings import ApplySettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
-from noisesieve.core.files import Json, atomic_output, atomic_write
+from noisesieve.core.files import Document, atomic_output, atomic_write
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
@@ -37,7 +38,41 @@ from noisesieve.sources.write_folder import write_folder
 from noisesieve.sources.write_table import fill_table, table_kind
 
 
-def apply(run: Path, settings: ApplySettings, *, session: Session) -> Json:
+@dataclass(frozen=True)
+class LabelMove:
+    """How many labels were changed from one class to another."""
+
+    old: str
+    new: str
+    count: int
+
+
+@dataclass(frozen=True)
+class AppliedDecisions:
+    """The corrected dataset in numbers, and how to scan it."""
+
+    output: str
+    audit: str
+    summary: str
+    examples: int
+    decided: int
+    undecided: int
+    open: int  # suspects without a decision
+    changed: int
+    left_out: int
+    decisions: dict[str, int]
+    moves: list[LabelMove]
+    root: str | None
+    notes: list[str]
+    scan: list[str]  # options that `scan` needs
+
+    def to_document(self) -> Document:
+        """Return the JSON document."""
+        moves = [{"from": move.old, "to": move.new, "count": move.count} for move in self.moves]
+        return {**asdict(self), "moves": moves}
+
+
+def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDecisions:
     """Write a corrected dataset, an audit log and a summary. If any decision cannot be applied, nothing is written."""
     report = read_report(run)
     source = settings_of_run(report, settings.data, settings.root).source
@@ -64,19 +99,23 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> Json:
     left_out = sum(label is None for label in changes.values())
     if left_out == len(whole):
         raise InputError("Every row would be left out.", "Nothing was written.")
-    document = {
-        "output": str(settings.output),
-        "audit": str(sidecar_path(settings.output, "audit.csv")),
-        "examples": len(whole) - left_out,
-        "decided": len(outcomes),
-        "undecided": undecided,
-        "open": len(set(report.corrupted["row"].to_pylist()) - outcomes.keys()),
-        "changed": len(changes) - left_out,
-        "left_out": left_out,
-        "decisions": dict(sorted(Counter(outcome.decision for outcome in outcomes.values()).items())),
-        "moves": _moves(index, outcomes),
-    }
-    return _publish(report, whole, source, changes, outcomes, document, settings)
+    found = AppliedDecisions(
+        output=str(settings.output),
+        audit=str(sidecar_path(settings.output, "audit.csv")),
+        summary=str(sidecar_path(settings.output, "summary.json")),
+        examples=len(whole) - left_out,
+        decided=len(outcomes),
+        undecided=undecided,
+        open=len(set(report.corrupted["row"].to_pylist()) - outcomes.keys()),
+        changed=len(changes) - left_out,
+        left_out=left_out,
+        decisions=dict(sorted(Counter(outcome.decision for outcome in outcomes.values()).items())),
+        moves=_moves(index, outcomes),
+        root=None,
+        notes=[],
+        scan=[],
+    )
+    return _publish(report, whole, source, changes, outcomes, found, settings)
 
 
 def _refuse_no_decisions(report: Report, settings: ApplySettings, undecided: int) -> NoReturn:
@@ -151,22 +190,23 @@ def _publish(
     source: SourceSettings,
     changes: dict[int, str | None],
     outcomes: dict[int, decisions.Outcome],
-    document: Json,
+    found: AppliedDecisions,
     settings: ApplySettings,
-) -> Json:
+) -> AppliedDecisions:
     """Write all three files under temporary names, then rename: audit log and summary first, the dataset last."""
-    out, summary = settings.output, sidecar_path(settings.output, "summary.json")
+    out = settings.output
     with contextlib.ExitStack() as stack:
         target: Any = stack.enter_context(
             atomic_write(out) if settings.tree is None else atomic_output(out, folder=True, force=settings.force)
         )
         root, notes = _write_dataset(whole, source, changes, settings, target)
-        document |= {"root": None if root is None else str(root), "notes": notes, "scan": _scan_options(source, root)}
+        options = _scan_options(source, root)
+        found = replace(found, root=None if root is None else str(root), notes=notes, scan=options)
         log = audit_table(report, outcomes)
-        fill_csv(stack.enter_context(atomic_write(Path(document["audit"]))), log.column_names, log.to_pylist())
-        text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
-        stack.enter_context(atomic_write(summary)).write(text.encode("utf-8", "backslashreplace"))
-    return {**document, "summary": str(summary)}
+        fill_csv(stack.enter_context(atomic_write(Path(found.audit))), log.column_names, log.to_pylist())
+        text = json.dumps(found.to_document(), indent=2, ensure_ascii=False) + "\n"
+        stack.enter_context(atomic_write(Path(found.summary))).write(text.encode("utf-8", "backslashreplace"))
+    return found
 
 
 def _write_dataset(
@@ -198,11 +238,11 @@ def _scan_options(source: SourceSettings, root: Path | None) -> list[str]:
     return options
 
 
-def _moves(index: Index, outcomes: dict[int, decisions.Outcome]) -> list[Json]:
+def _moves(index: Index, outcomes: dict[int, decisions.Outcome]) -> list[LabelMove]:
     """Count the label changes per pair of old and new label, most frequent first."""
     pairs = Counter(
         (index.labels[row], outcome.label)
         for row, outcome in outcomes.items()
         if outcome.label is not None and outcome.label != index.labels[row]
     )
-    return [{"from": old, "to": new, "count": count} for (old, new), count in pairs.most_common()]
+    return [LabelMove(old, new, count) for (old, new), count in pairs.most_common()]

@@ -12,13 +12,12 @@ from noisesieve import __version__, pixels, sources
 from noisesieve.bench import peers, truth
 from noisesieve.bench.frozen_methods import FrozenComparison
 from noisesieve.bench.methods import METHODS, NEED_PLAIN, Comparison
-from noisesieve.bench.table import as_markdown, figures_of, machine_facts, table_of
+from noisesieve.bench.table import AblationTable, BenchTable, MethodFigures, as_markdown, this_machine, to_document
 from noisesieve.commands._prepare import Dataset, prepare_dataset, validate_settings
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.files import Json
 from noisesieve.core.measure_settings import BenchSettings
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import HeadRecipe, recipe_to_document
+from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Bools
 from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.distributed import TrainingSession
@@ -26,11 +25,11 @@ from noisesieve.learn.frozen.features import compute_features
 from noisesieve.learn.plan import describe
 from noisesieve.learn.training_data import TrainingData
 
-__all__ = ["as_markdown", "bench", "join_one_process", "table_of"]
+__all__ = ["AblationTable", "BenchTable", "as_markdown", "bench", "join_one_process", "to_document"]
 
 
-def bench(settings: BenchSettings, *, session: Session | None = None) -> Json:
-    """Train and measure every method on the same rows. Returns one JSON document."""
+def bench(settings: BenchSettings, *, session: Session | None = None) -> BenchTable:
+    """Train and measure every method on the same rows."""
     scan, methods = settings.scan, _methods(settings.methods)
     joined = join_one_process(scan, session)
     index = sources.read(scan.source)
@@ -50,23 +49,22 @@ def bench(settings: BenchSettings, *, session: Session | None = None) -> Json:
         results = []
         for name in methods:
             joined.note(name)
-            results.append({"method": name, **figures_of(METHODS[name](comparison), known, wrong)})
-    return {
-        "schema_version": 1,
-        "version": __version__,
-        "dataset": index.name,
-        "examples": len(dataset.codes),
-        "measured": int(known.sum()),
-        "classes": len(dataset.classes),
-        "wrong": int(wrong.sum()),
-        "label_column": index.label_column,
-        "seed": dataset.recipe.seed,
-        "recipe": recipe_to_document(dataset.recipe),
-        "warmup_epochs": comparison.warmup,
-        "flip": comparison.flip,
-        "machine": machine_facts(joined.device),
-        "methods": results,
-    }
+            results.append(MethodFigures.of_result(name, METHODS[name](comparison), known, wrong))
+    return BenchTable(
+        version=__version__,
+        dataset=index.name,
+        examples=len(dataset.codes),
+        measured=int(known.sum()),
+        classes=len(dataset.classes),
+        wrong=int(wrong.sum()),
+        label_column=index.label_column,
+        seed=dataset.recipe.seed,
+        recipe=dataset.recipe,
+        warmup_epochs=comparison.warmup,
+        flip=comparison.flip,
+        machine=this_machine(joined.device),
+        methods=results,
+    )
 
 
 def join_one_process(scan: ScanSettings, session: Session | None) -> TrainingSession:

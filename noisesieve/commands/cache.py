@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noisesieve.core.command_settings import CacheSettings
-from noisesieve.core.files import Json
+from noisesieve.core.files import Document
 from noisesieve.pixels import default_cache_dir
 from noisesieve.pixels.cache_list import CacheEntryInfo, clear_entries, list_entries
 
@@ -19,7 +19,7 @@ class CacheListing:
     entries: list[CacheEntryInfo]
     cleared: list[CacheEntryInfo]
 
-    def to_document(self) -> Json:
+    def to_document(self) -> Document:
         """Return the listing for --json. Its key for the number of images is `pictures`."""
         parts = {"entries": self.entries, "cleared": self.cleared}
         keys = {"images": "pictures"}

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from noisesieve.core.files import Json
 from noisesieve.report import compare, read_report
+from noisesieve.report.compare import ChangedSuspect, RunComparison, SuspectCount
+
+__all__ = ["ChangedSuspect", "RunComparison", "SuspectCount", "diff"]
 
 
-def diff(before: Path, after: Path) -> Json:
+def diff(before: Path, after: Path) -> RunComparison:
     """Return which suspects are new, fixed, cleared, waived, gone or persistent, and the rates by class."""
     return compare(read_report(before), read_report(after))

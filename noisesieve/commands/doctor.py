@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,11 @@ import numpy as np
 from noisesieve import pixels, sources
 from noisesieve.commands._prepare import longest_sides
 from noisesieve.core.errors import InputError
-from noisesieve.core.files import Json
 from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index
 from noisesieve.core.settings import ScanSettings
 from noisesieve.core.text import natural_key
-from noisesieve.learn.cost import estimate
+from noisesieve.learn.cost import CostEstimate, estimate
 from noisesieve.learn.device import require_device
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.plan import describe, image_size, plan
@@ -41,8 +40,22 @@ class Finding:
     examples: list[str] = field(default_factory=list)
 
 
-def diagnose(settings: ScanSettings, *, session: Session) -> Json:
-    """Read every file and decode every image once. Nothing is trained. Returns the findings as a document."""
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found in a dataset, and what a scan of it would do and cost."""
+
+    data: str
+    examples: int
+    readable: int
+    classes: int
+    findings: list[Finding]
+    wrong: int  # findings that make the results of a scan worse
+    plan: str | None  # None: there are fewer than two classes
+    estimate: CostEstimate | None
+
+
+def diagnose(settings: ScanSettings, *, session: Session) -> Diagnosis:
+    """Read every file and decode every image once. Nothing is trained."""
     require_device(settings.device)
     processes = Processes.join(settings.device)
     index = sources.read(settings.source, least_classes=1)
@@ -67,24 +80,28 @@ def diagnose(settings: ScanSettings, *, session: Session) -> Json:
         *_sizes(index, file_facts),
     ]
     classes = len({index.labels[row] for row in rows.tolist()})
-    return {
-        "data": str(settings.source.path),
-        "examples": len(index),
-        "readable": len(rows),
-        "classes": classes,
-        "findings": [asdict(finding) for finding in found],
-        "wrong": sum(finding.wrong for finding in found),
-        **_cost(settings, file_facts, len(rows), classes, processes),
-    }
+    described, cost = _plan_and_cost(settings, file_facts, len(rows), classes, processes)
+    return Diagnosis(
+        data=str(settings.source.path),
+        examples=len(index),
+        readable=len(rows),
+        classes=classes,
+        findings=found,
+        wrong=sum(finding.wrong for finding in found),
+        plan=described,
+        estimate=cost,
+    )
 
 
-def _cost(settings: ScanSettings, file_facts: FileFacts, rows: int, classes: int, processes: Processes) -> Json:
+def _plan_and_cost(
+    settings: ScanSettings, file_facts: FileFacts, rows: int, classes: int, processes: Processes
+) -> tuple[str | None, CostEstimate | None]:
     if classes < 2:
-        return {"plan": None, "estimate": None}
+        return None, None
     sides, device = longest_sides(file_facts), processes.device
     recipe = plan(settings.training, rows=rows, classes=classes, longest_sides=sides, device=device.type)
     cost = estimate(recipe, rows=rows, classes=classes, processes=Processes(device=device))
-    return {"plan": f"{settings.training.preset}: {describe(recipe, processes)}", "estimate": asdict(cost)}
+    return f"{settings.training.preset}: {describe(recipe, processes)}", cost
 
 
 def _finding(kind: str, text: str, items: Iterable[str], *, wrong: bool) -> list[Finding]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
 
 from noisesieve import pixels, sources
 from noisesieve.commands._prepare import longest_sides, validate_settings
-from noisesieve.core.files import Json
+from noisesieve.core.files import Document
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
 from noisesieve.core.records import FileFacts
 from noisesieve.core.settings import ScanSettings
-from noisesieve.learn.cost import estimate
+from noisesieve.learn.cost import CostEstimate, estimate
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.frozen.features import features_cache
 from noisesieve.learn.networks.pretrained import IMAGENET, statistics_of, weights_file, with_weights_hash
@@ -36,7 +36,26 @@ def _cached_features(recipe: Recipe, settings: ScanSettings, sample: FileFacts, 
     return features_cache(folder, recipe, settings.pixels, device, (mean, std)).known_share(contents)
 
 
-def dry_run(settings: ScanSettings, *, session: Session | None = None) -> Json:
+@dataclass(frozen=True)
+class ScanPlan:
+    """What a scan would do, and what it would cost."""
+
+    examples: int
+    classes: int
+    device: str
+    threads: int
+    plan: str
+    recipe: Recipe
+    estimate: CostEstimate
+    streamed: bool
+    output: str
+
+    def to_document(self) -> Document:
+        """Return the JSON document."""
+        return {**asdict(self), "recipe": recipe_to_document(self.recipe)}
+
+
+def dry_run(settings: ScanSettings, *, session: Session | None = None) -> ScanPlan:
     """Return what `scan` would choose and what it would cost. Reads up to 2,000 image headers, trains nothing."""
     validate_settings(settings)
     processes = Processes.join(settings.device)
@@ -53,14 +72,14 @@ def dry_run(settings: ScanSettings, *, session: Session | None = None) -> Json:
     recipe = plan(settings.training, rows=len(index), classes=classes, longest_sides=sides, device=device.type)
     cached = _cached_features(recipe, settings, file_facts, device)
     cost = estimate(recipe, rows=len(index), classes=classes, processes=processes, cached_features=cached)
-    return {
-        "examples": len(index),
-        "classes": classes,
-        "device": device.type,
-        "threads": torch.get_num_threads(),
-        "plan": f"{settings.training.preset}: {describe(recipe, processes)}",
-        "recipe": recipe_to_document(recipe),
-        "estimate": asdict(cost),
-        "streamed": cost.cache_bytes > settings.pixels.cache_budget,
-        "output": str(output_folder(settings.output, index, Session())),
-    }
+    return ScanPlan(
+        examples=len(index),
+        classes=classes,
+        device=device.type,
+        threads=torch.get_num_threads(),
+        plan=f"{settings.training.preset}: {describe(recipe, processes)}",
+        recipe=recipe,
+        estimate=cost,
+        streamed=cost.cache_bytes > settings.pixels.cache_budget,
+        output=str(output_folder(settings.output, index, Session())),
+    )

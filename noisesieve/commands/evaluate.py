@@ -9,7 +9,7 @@ second scan finds them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +17,42 @@ import pyarrow as pa
 
 from noisesieve.bench import truth
 from noisesieve.bench.chart import draw_evaluation
-from noisesieve.bench.evaluation import EvaluatedRows, evaluate_rows, labelled_rows
-from noisesieve.bench.metrics import average_precision, calibration, detection
+from noisesieve.bench.evaluation import EvaluatedRows, Evaluation, evaluate_rows, labelled_rows
+from noisesieve.bench.metrics import Calibration, Detection, average_precision, calibration, detection
 from noisesieve.commands._open_run import require_same_rows, settings_of_run
 from noisesieve.commands.scan import scan
 from noisesieve.core.errors import InputError, OutputError
-from noisesieve.core.files import Json, atomic_write, digest
+from noisesieve.core.files import atomic_write, digest
 from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, Index, Ints
 from noisesieve.report import Report, read_report
 from noisesieve.report.summary import wilson_interval
 
+__all__ = ["Evaluation", "PlantedEvaluation", "draw_flips", "evaluate"]
 
-def evaluate(run: Path, settings: EvaluateSettings, *, session: Session) -> Json:
+
+@dataclass(frozen=True)
+class PlantedEvaluation:
+    """A second scan against the flips that were planted for it, on the rows that were clean before."""
+
+    run: str
+    planted: int
+    measured: int
+    corrupted: Detection
+    recall_interval: tuple[float, float]
+    precision_interval: tuple[float, float]
+    false_alarm_rate: float
+    precision_at_own_rate: float | None
+    own_rate: float
+    average_precision: float | None
+    calibration: Calibration
+    suspects_found_again: int
+    suspects: int
+    lost_classes: list[str]  # every row is flagged: flips into them are always found, so the figures mean nothing
+
+
+def evaluate(run: Path, settings: EvaluateSettings, *, session: Session) -> Evaluation | PlantedEvaluation:
     """Evaluate a run with right labels, or with planted flips."""
     report = read_report(run)
     if settings.plant is None:
@@ -38,12 +60,12 @@ def evaluate(run: Path, settings: EvaluateSettings, *, session: Session) -> Json
     return _evaluate_by_planting(report, settings, settings.plant, session)
 
 
-def _evaluate_with_truth(report: Report, settings: EvaluateSettings, session: Session) -> Json:
+def _evaluate_with_truth(report: Report, settings: EvaluateSettings, session: Session) -> Evaluation:
     """Return precision, recall, ranking and calibration against the right labels, and write the chart."""
     target = settings.picture or report.path.parent / "evaluation.svg"
     right = truth.find_truth(labelled_rows(report), settings.truth, session)
     rows = EvaluatedRows(report, right)
-    document = evaluate_rows(rows)
+    found = evaluate_rows(rows, str(report.path.parent))
     drawing = draw_evaluation(rows, f"{report.path.parent.name}: margins and ranking")
     try:
         with atomic_write(target) as out:
@@ -52,11 +74,13 @@ def _evaluate_with_truth(report: Report, settings: EvaluateSettings, session: Se
         if settings.picture is not None:
             raise
         session.warn(f"The chart was not written: {error.problem} Choose another path with --picture.")
-        return {"run": str(report.path.parent), "picture": None, **document}
-    return {"run": str(report.path.parent), "picture": str(target), **document}
+        return found
+    return replace(found, picture=str(target))
 
 
-def _evaluate_by_planting(report: Report, settings: EvaluateSettings, share: float, session: Session) -> Json:
+def _evaluate_by_planting(
+    report: Report, settings: EvaluateSettings, share: float, session: Session
+) -> PlantedEvaluation:
     """Plant flips into `share` of the clean rows, scan again, and measure on the rows that were clean before."""
     scanned, seed = settings_of_run(report, settings.data, settings.root), settings.seed
     clean = report.verdicts == "clean"
@@ -113,7 +137,7 @@ def _relabel(report: Report, chosen: Ints, labels: list[str]) -> Callable[[Index
     return change
 
 
-def _measure_planted(before: Report, after: Report, planted: Bools, clean: Bools) -> Json:
+def _measure_planted(before: Report, after: Report, planted: Bools, clean: Bools) -> PlantedEvaluation:
     verdict = after.verdicts
     rows = np.flatnonzero(clean & (verdict != "unreadable"))
     wrong, flagged = planted[rows], verdict[rows] == "corrupted"
@@ -124,20 +148,19 @@ def _measure_planted(before: Report, after: Report, planted: Bools, clean: Bools
     rate = before.summary.estimate.noise_rate or 0.0
     hits = rate * (found.recall or 0.0)
     probabilities = part["corruption_probability"].to_numpy().astype(np.float64)
-    return {
-        "run": str(after.path.parent),
-        "planted": found.wanted,
-        "measured": len(rows),
-        "corrupted": asdict(found),
-        "recall_interval": list(wilson_interval(found.right, found.wanted)),
-        "precision_interval": list(wilson_interval(found.right, found.flagged)),
-        "false_alarm_rate": false_rate,
-        "precision_at_own_rate": hits / (hits + (1 - rate) * false_rate) if hits else None,
-        "own_rate": rate,
-        "average_precision": average_precision(-part["rank"].to_numpy().astype(np.float64), wrong),
-        "calibration": asdict(calibration(probabilities, wrong)),
-        "suspects_found_again": int((verdict[suspects] == "corrupted").sum()),
-        "suspects": int(suspects.sum()),
-        # Classes with every row flagged: flips into them are always found, so the figures mean nothing.
-        "lost_classes": [r.label for r in before.summary.classes if r.of and r.corrupted == r.of],
-    }
+    return PlantedEvaluation(
+        run=str(after.path.parent),
+        planted=found.wanted,
+        measured=len(rows),
+        corrupted=found,
+        recall_interval=wilson_interval(found.right, found.wanted),
+        precision_interval=wilson_interval(found.right, found.flagged),
+        false_alarm_rate=false_rate,
+        precision_at_own_rate=hits / (hits + (1 - rate) * false_rate) if hits else None,
+        own_rate=rate,
+        average_precision=average_precision(-part["rank"].to_numpy().astype(np.float64), wrong),
+        calibration=calibration(probabilities, wrong),
+        suspects_found_again=int((verdict[suspects] == "corrupted").sum()),
+        suspects=int(suspects.sum()),
+        lost_classes=[row.label for row in before.summary.classes if row.of and row.corrupted == row.of],
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from noisesieve import __version__, pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_output_in_dataset
 from noisesieve.core.command_settings import ExportSettings
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.files import Json, atomic_output
+from noisesieve.core.files import atomic_output
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
 from noisesieve.core.settings import PixelSettings
@@ -26,7 +26,18 @@ from noisesieve.sources.table import KINDS
 FILE_WORDS = {"corrupted": "suspects", "clean": "clean", "all": "all"}  # --only → word in the default file name
 
 
-def export(run: Path, settings: ExportSettings, *, session: Session) -> Json:
+@dataclass(frozen=True)
+class ExportedRows:
+    """What was written, and the next steps."""
+
+    output: str
+    format: str
+    rows: int
+    only: str
+    notes: list[str]
+
+
+def export(run: Path, settings: ExportSettings, *, session: Session) -> ExportedRows:
     """Write rows of a run in one of the formats of EXPORTS, and return what was written and the next steps."""
     report, kind = read_report(run), EXPORTS[settings.to]
     out = settings.output or report.path.parent / kind.name.format(only=FILE_WORDS[settings.only])
@@ -52,13 +63,7 @@ def export(run: Path, settings: ExportSettings, *, session: Session) -> Json:
             index = index_of_run(report, settings.data, settings.root)
             job = _with_images(job, kind, index, settings, pixel_settings_of_run(report), session)
         result = kind.write(job)
-    return {
-        "output": str(out),
-        "format": settings.to,
-        "rows": result.rows,
-        "only": settings.only,
-        "notes": result.notes,
-    }
+    return ExportedRows(str(out), settings.to, result.rows, settings.only, result.notes)
 
 
 def _with_images(

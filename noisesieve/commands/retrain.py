@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +21,11 @@ import torch
 from noisesieve import __version__
 from noisesieve.commands._open_run import index_of_run
 from noisesieve.commands._retrain_job import RetrainJob, prepare_retraining, recipe_of_run, retrained_folder
-from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, assign_roles
+from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, RoleCounts, assign_roles
 from noisesieve.commands._retrain_task import RetrainTask
 from noisesieve.core.command_settings import RetrainSettings
 from noisesieve.core.errors import InputError, OutputError
-from noisesieve.core.files import Json, atomic_write, digest, locked, write_json
+from noisesieve.core.files import Document, Json, atomic_write, digest, locked, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import RetrainRecipe
 from noisesieve.core.records import Ints
@@ -38,12 +38,16 @@ from noisesieve.learn.score import predict
 from noisesieve.learn.second_opinion import label_scores
 from noisesieve.report import RunFolder, output_folder, read_report, write_table
 from noisesieve.report.model_card import ModelCard, SavedModel, TrainedWeights, load_model, save_model
-from noisesieve.retrain.chart import AccuracyTable, ClassAccuracy, draw_accuracy
+from noisesieve.report.run import RunRecord
+from noisesieve.retrain.chart import MODELS, AccuracyTable, ClassAccuracy, draw_accuracy
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
 from noisesieve.retrain.loop import RetrainLoop, RetrainResult
 from noisesieve.retrain.plan import describe_retraining, plan_baseline
 from noisesieve.sieve.calibrate import summarize_model
 
+__all__ = ["MODELS", "RetrainSummary", "retrain"]
+
+SCHEMA_VERSION = 1  # of retrain.json
 # Files of an older run in the same folder, which would not belong to the new model.
 STALE = (
     "summary.json",
@@ -55,7 +59,39 @@ STALE = (
 )
 
 
-def retrain(settings: RetrainSettings, *, session: Session | None = None) -> Json | None:
+@dataclass(frozen=True)
+class RetrainSummary:
+    """retrain.json."""
+
+    version: str
+    run: str
+    output: str
+    device: str
+    recipe: RetrainRecipe
+    rows: RoleCounts
+    passes: int  # images trained on
+    seconds: float
+    accuracy: AccuracyTable | None  # None: no test set
+
+    def to_document(self) -> Document:
+        """Return retrain.json."""
+        accuracy = None if self.accuracy is None else self.accuracy.to_document()
+        return {"schema_version": SCHEMA_VERSION, **asdict(self), "accuracy": accuracy}
+
+    @classmethod
+    def from_document(cls, document: Json) -> RetrainSummary:
+        """Undo `to_document`."""
+        parts = {name: document[name] for name in ("version", "run", "output", "device", "passes", "seconds")}
+        accuracy = document["accuracy"]
+        return cls(
+            **parts,
+            recipe=RetrainRecipe(**document["recipe"]),
+            rows=RoleCounts(**document["rows"]),
+            accuracy=None if accuracy is None else AccuracyTable.from_document(accuracy),
+        )
+
+
+def retrain(settings: RetrainSettings, *, session: Session | None = None) -> RetrainSummary | None:
     """Retrain a run's model into its own folder and return retrain.json. Under torchrun every rank calls this.
 
     Ranks other than 0 only help with the training and return None.
@@ -73,7 +109,7 @@ def retrain(settings: RetrainSettings, *, session: Session | None = None) -> Jso
     return None
 
 
-def _lead(settings: RetrainSettings, session: TrainingSession) -> Json:
+def _lead(settings: RetrainSettings, session: TrainingSession) -> RetrainSummary:
     """Run every stage, in order. This is rank 0, or the only process."""
     report = read_report(settings.run)
     model = load_model(report.path.parent, session.device)
@@ -88,8 +124,8 @@ def _lead(settings: RetrainSettings, session: TrainingSession) -> Json:
         job = prepare_retraining(report, model, index, roles, settings, RunFolder(folder), session)
         if job is None:
             session.note("This retraining is finished already: same settings, same run.")
-            known: Json = json.loads((folder / "retrain.json").read_text(encoding="utf-8"))
-            return {**known, "run": str(settings.run), "output": str(folder)}
+            known = RetrainSummary.from_document(json.loads((folder / "retrain.json").read_text(encoding="utf-8")))
+            return replace(known, run=str(settings.run), output=str(folder))
         clean, corrupted = job.rows(LABELLED), job.rows(UNLABELLED)
         session.note(describe_retraining(job.recipe, len(clean), len(corrupted)))
         retrained = _share_and_train(_task(job, "retrain", job.recipe, (job.codes, clean, corrupted)), session)
@@ -99,9 +135,9 @@ def _lead(settings: RetrainSettings, session: TrainingSession) -> Json:
             images = job.recipe.image_count(len(clean), len(corrupted)) + _images_of_scan(job)
             fair = plan_baseline(job.recipe, recipe_of_run(report), rows=len(rows), passes=images)
             baseline = _share_and_train(_task(job, "ce", fair, (job.given, rows, rows[:0])), session)
-        document = _record(job, retrained, baseline, session)
-        job.folder.write(job.identity, complete=True, version=__version__)
-        return document
+        found = _record(job, retrained, baseline, session)
+        job.folder.complete(RunRecord(job.identity, version=__version__))
+        return found
 
 
 def _images_of_scan(job: RetrainJob) -> int:
@@ -150,7 +186,7 @@ def _train(task: RetrainTask, session: TrainingSession) -> RetrainResult:
 
 def _record(
     job: RetrainJob, retrained: RetrainResult, baseline: RetrainResult | None, session: TrainingSession
-) -> Json:
+) -> RetrainSummary:
     """Score the run's rows with the new weights, for the model card, and write every file."""
     model, folder, state = job.model, job.folder.folder, retrained.state
     session.stage("scoring", len(job.codes))
@@ -182,24 +218,23 @@ def _record(
     accuracy = None
     if job.test_set is not None:
         accuracy = _accuracy(model, job.test_set, retrained, baseline, session.device)
-    document = {
-        "schema_version": 1,
-        "version": __version__,
-        "run": str(job.settings.run),
-        "output": str(folder),
-        "device": session.device.type,
-        "recipe": asdict(job.recipe),
-        "rows": job.roles.counts,
-        "passes": sum(row.images for row in retrained.history),
-        "seconds": sum(row.seconds for row in retrained.history),
-        "accuracy": None if accuracy is None else accuracy.to_document(),
-    }
-    write_json(folder / "retrain.json", document)
+    found = RetrainSummary(
+        version=__version__,
+        run=str(job.settings.run),
+        output=str(folder),
+        device=session.device.type,
+        recipe=job.recipe,
+        rows=job.roles.counts,
+        passes=sum(row.images for row in retrained.history),
+        seconds=sum(row.seconds for row in retrained.history),
+        accuracy=accuracy,
+    )
+    write_json(folder / "retrain.json", found.to_document())
     if accuracy is not None:
         with atomic_write(folder / "curves.svg") as file:
             title = without_xml_control(printable(folder.name))
             file.write(draw_accuracy(accuracy, title).encode("utf-8", "backslashreplace"))
-    return document
+    return found
 
 
 def _accuracy(

@@ -30,7 +30,7 @@ from noisesieve.commands._prepare import (
 from noisesieve.commands.review import write_review
 from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import OutputError, Stopped
-from noisesieve.core.files import Json, digest, locked, write_json
+from noisesieve.core.files import digest, locked, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe, NetworkRecipe, recipe_to_document
 from noisesieve.core.records import FileFacts, Index, Scores
@@ -59,9 +59,12 @@ from noisesieve.report import (
     write_table,
 )
 from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
+from noisesieve.report.run import Identity, RunRecord
 from noisesieve.report.waivers import find_waived, with_waivers
 from noisesieve.sieve.calibrate import summarize_model
 from noisesieve.sieve.decide import decide
+
+__all__ = ["Report", "scan"]
 
 MOST_PROBABILITIES = 10**8  # N * K up to which probabilities.parquet is written by default
 
@@ -113,13 +116,14 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
                     "No GPU and images of 48 px or more: using frozen EfficientNet-lite0 features. "
                     "Pass --weights none to train a ResNet instead."
                 )
-            facts = {
-                "recipe": recipe_to_document(dataset.recipe),
-                "version": __version__,
-                "location": location_of_data(settings),
-            }
+            record = RunRecord(
+                identity,
+                version=__version__,
+                recipe=recipe_to_document(dataset.recipe),
+                location=location_of_data(settings),
+            )
             (folder / "review.html").unlink(missing_ok=True)  # from an older run
-            run.begin(identity, index, file_facts, fresh=state == "fresh", **facts)
+            run.begin(record, index, file_facts, fresh=state == "fresh")
             if dataset.recipe.frozen:
                 weights, scores = _train_heads(dataset, settings, run, session)
             else:
@@ -130,7 +134,7 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
                 shared = True
                 weights, scores = _train_network(task, session)
             report = _record(dataset, weights, scores, identity, run, settings, session)
-            run.write(identity, complete=True, **facts)
+            run.complete(record)
             if settings.review:
                 _show(report, index, session)
             return report
@@ -142,7 +146,7 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
 # TRAIN
 
 
-def _training_task(dataset: Dataset, run: RunFolder, identity: Json) -> TrainingTask:
+def _training_task(dataset: Dataset, run: RunFolder, identity: Identity) -> TrainingTask:
     """Return all that training needs."""
     recipe = dataset.recipe
     assert isinstance(recipe, NetworkRecipe)
@@ -194,7 +198,7 @@ def _record(
     dataset: Dataset,
     weights: TrainedWeights,
     scores: Scores,
-    identity: Json,
+    identity: Identity,
     run: RunFolder,
     settings: ScanSettings,
     session: Session,

@@ -15,9 +15,10 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from noisesieve.core.errors import InputError, OutputError, StateError
+from noisesieve.core.errors import OutputError, StateError
 
-Json = dict[str, Any]  # a JSON object whose content is open, or described by a schema in report/schemas
+Json = dict[str, Any]  # a JSON object that was read, or whose content is open
+Document = dict[str, object]  # a JSON object to be written; a schema in report/schemas describes it
 MARK = ".noisesieve"  # marks a folder that noisesieve created and may replace
 
 
@@ -121,18 +122,6 @@ def write_json(path: Path, document: Any) -> None:
     text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     with atomic_write(path) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
-
-
-def csv_separator(path: Path) -> str:
-    """Return the separator of a .csv or .tsv, from its name and its header."""
-    if path.suffix.lower() == ".tsv":
-        return "\t"
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace") as lines:
-            header = lines.readline()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}.", "Check its permissions.") from error
-    return ";" if ";" in header and "," not in header else ","
 
 
 def sha256_of(path: Path) -> str:

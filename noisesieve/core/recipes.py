@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 
-from noisesieve.core.files import Json
+from noisesieve.core.files import Document, Json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class RetrainRecipe(NetworkChoice):
         return self.epochs * steps * (min(labelled, self.batch_size) + extra)
 
 
-def recipe_to_document(recipe: Recipe) -> Json:
+def recipe_to_document(recipe: Recipe) -> Document:
     """Return a recipe as JSON."""
     return {**asdict(recipe), "lr_steps": list(recipe.lr_steps), "frozen": recipe.frozen}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from noisesieve.core.errors import UsageError
-from noisesieve.core.files import Json
+from noisesieve.core.files import Document
 from noisesieve.core.options import Settings, build_settings, option, parse_bytes
 
 DATA, OUTPUT, NETWORK, TRAINING, MACHINE, GATE = "Data", "Output", "Network", "Training", "Machine", "Gate"
@@ -39,7 +39,7 @@ class SourceSettings(Settings):
         """Return the paths that a later command needs to find the dataset again."""
         return {"path": self.path, **({"root": self.root} if self.root is not None else {})}
 
-    def identity(self) -> Json:
+    def identity(self) -> Document:
         """Return the settings that change results: all but the location of the dataset."""
         chosen = asdict(self)
         del chosen["path"], chosen["root"], chosen["allow_outside"]
@@ -213,7 +213,7 @@ class ScanSettings(Settings):
     device: str = device_option()
     pixels: PixelSettings = field(default_factory=PixelSettings)
 
-    def identity(self) -> Json:
+    def identity(self) -> Document:
         """Return the settings that change the report. A run is recognised by these, by its recipe and by its data."""
         options = asdict(self.training)
         if (weights := self.training.weights) is not None:

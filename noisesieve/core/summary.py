@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, TypeVar
 
-from noisesieve.core.files import Json
+from noisesieve.core.files import Document, Json
 from noisesieve.core.recipes import Recipe, recipe_from_document, recipe_to_document
 from noisesieve.core.records import TrainingFacts
 
@@ -92,7 +92,7 @@ class TrainingSummary:
     device: str
     recipe: Recipe
 
-    def to_document(self) -> Json:
+    def to_document(self) -> Document:
         """Return the training as JSON."""
         facts = {name: value for name, value in asdict(self.facts).items() if value is not None}
         return {**facts, "device": self.device, "recipe": recipe_to_document(self.recipe)}
@@ -119,7 +119,7 @@ class Summary:
     duplicates: Duplicates
     training: TrainingSummary
 
-    def to_document(self) -> Json:
+    def to_document(self) -> Document:
         """Return summary.json."""
         parts = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "training"}
         document = {name: _to_json(value) for name, value in parts.items()}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import xml.parsers.expat
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from noisesieve.core.csv_file import csv_separator, read_csv_file
 from noisesieve.core.errors import InputError
 
 UNUSABLE = "unusable"
@@ -69,42 +68,21 @@ def read_decisions(file: Path) -> DecisionFile:
 
 
 def _read_csv(file: Path, blob: bytes) -> DecisionFile:
-    try:
-        text = blob.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{file}: not UTF-8 ({error.reason}).", "Save it as UTF-8.") from error
-    header = text.partition("\n")[0]
-    separator = next((mark for mark in ("\t", ",", ";") if mark in header), ",")
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    decisions: list[Decision] = []
-    try:
-        names = [ALIASES.get(name.strip().lower(), name.strip()) for name in next(reader, [])]
-        keys: list[str] = [name for name in ("noisesieve_id", "id", "path") if name in names]
-        if not keys or "label" not in names:
-            raise InputError(
-                f"{file}: no columns path (or id) and label. It has: {', '.join(map(repr, names)) or 'none'}.",
-                "Add them to the first line.",
-            )
-        if "noisesieve_id" in keys:
-            keys = ["noisesieve_id"]  # the column id is then Label Studio's own
-        begin, undecided = reader.line_num + 1, 0
-        for cells in reader:
-            location, begin = f"{file}:{begin}", reader.line_num + 1
-            if not cells:
-                continue
-            if len(cells) != len(names):
-                raise InputError(
-                    f"{location}: {len(cells)} cells where the header has {len(names)}.", "Quote commas inside cells."
-                )
-            row = dict(zip(names, cells, strict=True))
-            decision = _from_row(row, keys, location)
-            if decision is None:
-                undecided += 1
-            else:
-                decisions.append(decision)
-    except csv.Error as error:
-        raise InputError(f"{file}:{reader.line_num}: {error}.", "Check the quotes in that line.") from error
-    return DecisionFile(decisions, undecided)
+    found = read_csv_file(file, csv_separator(file))
+    names = [ALIASES.get(name.strip().lower(), name.strip()) for name in found.header]
+    replace(found, header=names).refuse_repeated_columns(file)
+    keys: list[str] = [name for name in ("noisesieve_id", "id", "path") if name in names]
+    if not keys or "label" not in names:
+        raise InputError(
+            f"{file}: no columns path (or id) and label. It has: {', '.join(map(repr, names)) or 'none'}.",
+            "Add them to the first line.",
+        )
+    if "noisesieve_id" in keys:
+        keys = ["noisesieve_id"]  # the column id is then Label Studio's own
+    rows = zip(found.lines, found.rows, strict=True)
+    entries = [_from_row(dict(zip(names, cells, strict=True)), keys, f"{file}:{line}") for line, cells in rows]
+    decisions = [entry for entry in entries if entry is not None]
+    return DecisionFile(decisions, undecided=len(entries) - len(decisions))
 
 
 def _from_row(row: dict[str, str], keys: list[str], location: str) -> Decision | None:
@@ -212,29 +190,39 @@ def _word(value: Any) -> str | None:
 # CVAT for images 1.1
 
 
+@dataclass
+class _CvatState:
+    """Where the parser is."""
+
+    root: str | None = None
+    image: str | None = None
+    tags: int = 0  # of this image
+    undecided: int = 0  # images without a tag
+
+
 def _read_cvat(file: Path, blob: bytes) -> DecisionFile:
     parser = xml.parsers.expat.ParserCreate()
     decisions: list[Decision] = []
-    state: dict[str, Any] = {"image": None, "tags": 0, "undecided": 0, "root": None}
+    state = _CvatState()
 
     def start(tag: str, values: dict[str, str]) -> None:
-        state["root"] = state["root"] or tag
+        state.root = state.root or tag
         if tag == "image":
-            state["image"], state["tags"] = values.get("name", ""), 0
-        elif tag == "tag" and state["image"]:
-            state["tags"] += 1
+            state.image, state.tags = values.get("name", ""), 0
+        elif tag == "tag" and state.image:
+            state.tags += 1
             location = f"{file}:{parser.CurrentLineNumber}"
             untouched = values.get("source") == "auto"
             label = values.get("label", "")
-            decisions.append(Decision((("path", state["image"]),), label, location, source="cvat", untouched=untouched))
+            decisions.append(Decision((("path", state.image),), label, location, source="cvat", untouched=untouched))
 
     def end(tag: str) -> None:
         if tag == "image":
-            state["undecided"] += not state["tags"]
-            mine = decisions[len(decisions) - state["tags"] :] if state["tags"] else []
+            state.undecided += not state.tags
+            mine = decisions[len(decisions) - state.tags :] if state.tags else []
             if any(not entry.untouched for entry in mine):  # a person's tag beside ours: only theirs counts
-                decisions[len(decisions) - state["tags"] :] = [entry for entry in mine if not entry.untouched]
-            state["image"] = None
+                decisions[len(decisions) - state.tags :] = [entry for entry in mine if not entry.untouched]
+            state.image = None
 
     def refuse(*_: Any) -> None:
         raise InputError(f"{file}: has a document type, which CVAT does not write.", "Export it again from CVAT.")
@@ -245,9 +233,9 @@ def _read_cvat(file: Path, blob: bytes) -> DecisionFile:
         parser.Parse(blob, True)
     except (xml.parsers.expat.ExpatError, LookupError, ValueError) as error:
         raise InputError(f"{file}: not XML ({error}).", "Export it again from CVAT.") from error
-    if state["root"] != "annotations":
+    if state.root != "annotations":
         raise InputError(f"{file}: not CVAT for images 1.1.", "Choose that format when you export from CVAT.")
-    return DecisionFile(decisions, state["undecided"])
+    return DecisionFile(decisions, state.undecided)
 
 
 READERS: dict[str, Callable[[Path, bytes], DecisionFile]] = {

@@ -7,7 +7,7 @@ import shlex
 import xml.etree.ElementTree as ET
 from urllib.parse import quote
 
-from noisesieve.core.files import Json
+from noisesieve.core.files import Document, Json
 from noisesieve.core.text import unescape_name, without_xml_control
 from noisesieve.exports.job import ExportJob, ExportResult, require_xml_names
 
@@ -37,9 +37,25 @@ def write(job: ExportJob) -> ExportResult:
     return ExportResult(len(tasks), notes)
 
 
-def _task(row: Json, number: int, job: ExportJob) -> Json:
+def _task(row: Json, number: int, job: ExportJob) -> Document:
     address = quote(unescape_name(row["path"]).encode("utf-8", "surrogateescape"), safe="/")
-    task: Json = {
+    predictions: list[Document] = []
+    if row["corruption_probability"] is not None:
+        choice = {
+            "id": f"r{number + 1}",
+            "from_name": "label",
+            "to_name": "image",
+            "type": "choices",
+            "value": {"choices": [without_xml_control(row["suggested_label"] or row["label"])]},
+        }
+        predictions.append(
+            {
+                "model_version": f"noisesieve-{job.version}",
+                "score": min(1.0, max(0.0, row["corruption_probability"])),
+                "result": [choice],
+            }
+        )
+    return {
         "data": {
             "image": job.image_prefix + address,
             "given_label": row["label"],
@@ -49,23 +65,5 @@ def _task(row: Json, number: int, job: ExportJob) -> Json:
             "noisesieve_id": row["id"],
             "sha256": row["sha256"],
         },
-        "predictions": [],
+        "predictions": predictions,
     }
-    if row["corruption_probability"] is not None:
-        choice = row["suggested_label"] or row["label"]
-        task["predictions"].append(
-            {
-                "model_version": f"noisesieve-{job.version}",
-                "score": min(1.0, max(0.0, row["corruption_probability"])),
-                "result": [
-                    {
-                        "id": f"r{number + 1}",
-                        "from_name": "label",
-                        "to_name": "image",
-                        "type": "choices",
-                        "value": {"choices": [without_xml_control(choice)]},
-                    }
-                ],
-            }
-        )
-    return task

@@ -7,7 +7,7 @@ import json
 import os
 from urllib.parse import quote
 
-from noisesieve.core.files import Json
+from noisesieve.core.files import Document
 from noisesieve.gate.policy import Suspect
 from noisesieve.gate.result import GateResult, describe_suspect
 
@@ -32,7 +32,7 @@ def render(result: GateResult) -> str:
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
-def _result(row: Suspect, result: GateResult) -> Json:
+def _result(row: Suspect, result: GateResult) -> Document:
     file, line = result.location(row)
     location = {"artifactLocation": {"uri": quote(os.fsencode(file))}, "region": {"startLine": line}}
     mark = hashlib.sha256(f"{row.sha256}\0{row.label}".encode("utf-8", "surrogateescape")).hexdigest()[:32]

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -19,11 +19,18 @@ DIGEST = 32  # bytes of SHA-256 at the end of the file
 KEPT = 2
 
 
+class Checkpoint(NamedTuple):
+    """The state of a training."""
+
+    tensors: dict[str, Tensor]
+    facts: Json  # everything that is not a tensor
+
+
 class CheckpointStore(Protocol):
     """Stores the state of a training and returns it."""
 
-    def save(self, number: int, tensors: dict[str, Tensor], facts: Json) -> None: ...
-    def latest(self) -> tuple[dict[str, Tensor], Json] | None: ...
+    def save(self, number: int, checkpoint: Checkpoint) -> None: ...
+    def latest(self) -> Checkpoint | None: ...
 
 
 class Checkpoints:
@@ -34,17 +41,17 @@ class Checkpoints:
         self._identity = identity  # hash of settings and data; a checkpoint of another run is refused
         self._warn = warn
 
-    def save(self, number: int, tensors: dict[str, Tensor], facts: Json) -> None:
+    def save(self, number: int, checkpoint: Checkpoint) -> None:
         """Write checkpoint `number` atomically, then delete all but the last two."""
-        metadata = {"identity": self._identity, "facts": json.dumps(facts)}
-        blob = save({name: tensor.contiguous().cpu() for name, tensor in tensors.items()}, metadata)
+        metadata = {"identity": self._identity, "facts": json.dumps(checkpoint.facts)}
+        blob = save({name: tensor.contiguous().cpu() for name, tensor in checkpoint.tensors.items()}, metadata)
         with atomic_write(self._folder / f"{number:08}.ckpt") as file:
             file.write(blob)
             file.write(hashlib.sha256(blob).digest())
         for old in self._files()[:-KEPT]:
             old.unlink(missing_ok=True)
 
-    def latest(self) -> tuple[dict[str, Tensor], Json] | None:
+    def latest(self) -> Checkpoint | None:
         """Return the newest undamaged checkpoint, or None if there is none yet. Warns of a damaged one."""
         files = self._files()
         for file in reversed(files):
@@ -56,7 +63,7 @@ class Checkpoints:
                         f"{file}: belongs to another recipe: the device, the version or the data changed since.",
                         "Start a new run with --force.",
                     )
-                return tensors, json.loads(metadata["facts"])
+                return Checkpoint(tensors, json.loads(metadata["facts"]))
             self._warn(f"{file.name} is damaged (its SHA-256 does not match); using the checkpoint before it.")
         if files:
             raise StateError(f"{self._folder}: every checkpoint is damaged.", "Start a new run with --force.")

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.errors import Stopped, TrainingError
-from noisesieve.core.files import Json
 from noisesieve.core.recipes import NetworkRecipe
 from noisesieve.core.records import EpochRow, Scores, TrainingFacts
 from noisesieve.learn import second_opinion, warmup
 from noisesieve.learn.augment import augment, mix
 from noisesieve.learn.batch_loader import BatchLoader
-from noisesieve.learn.checkpoint import CheckpointStore
+from noisesieve.learn.checkpoint import Checkpoint, CheckpointStore
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.epoch_sieve import EpochSieve
@@ -71,7 +70,7 @@ class Loop:
             self.state.warmup = recipe.warmup_epochs
             self.state.flip = bool(recipe.flip)
         self.sieve = EpochSieve(self.state, recipe, data, self.scorer, self.processes)
-        self.resume_point: tuple[dict[str, Tensor], Json] | None = None
+        self.resume_point: Checkpoint | None = None
         self.saved_at = time.monotonic()
 
     @property
@@ -83,7 +82,7 @@ class Loop:
         """Train, score and sieve until the last epoch, starting from the last checkpoint if there is one."""
         state = self.state
         if self.checkpoints is not None and (found := self.checkpoints.latest()) is not None:
-            state.restore(*found)
+            state.restore(found)
             self.session.note(f"Resuming in epoch {state.epoch}, step {state.step}.")
         images = self.recipe.images_per_epoch(self.rows)
         self.session.stage("training", self.schedule.epochs * images)
@@ -263,9 +262,10 @@ class Loop:
         """Write a checkpoint, on rank 0. BatchNorm's statistics are averaged over the ranks first."""
         self.saved_at = time.monotonic()
         self.processes.mean_(self.state.norm_buffers())
-        tensors, facts = self.resume_point or self.state.to_checkpoint()
+        checkpoint = self.resume_point or self.state.to_checkpoint()
+        facts = checkpoint.facts
         if self.checkpoints is not None and self.processes.is_leader:
-            self.checkpoints.save(facts["updates"] * 2 + (facts["step"] == 0), tensors, facts)
+            self.checkpoints.save(facts["updates"] * 2 + (facts["step"] == 0), checkpoint)
 
     def pause(self) -> None:
         """Between two batches of scoring: stop if requested. Several ranks stop only at a training step, together."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from noisesieve.core.files import Json
 from noisesieve.core.recipes import NetworkRecipe, RetrainRecipe
+from noisesieve.learn.checkpoint import Checkpoint
 from noisesieve.learn.device import Precision
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.backbones import Network, build
@@ -68,14 +69,14 @@ class TrainingState:
         """Return the schedule, with the longest possible warm-up while its end is unknown."""
         return Schedule(recipe, recipe.warmup_epochs if self.warmup is None else self.warmup)
 
-    def to_checkpoint(self) -> tuple[dict[str, Tensor], Json]:
+    def to_checkpoint(self) -> Checkpoint:
         """Return the state as tensors and JSON facts."""
         tensors = self._weights() | {f"stashed.{name}": value for name, value in self.stashed.items()}
         tensors |= {"keep": self.keep, "dropped": self.dropped}
         tensors |= {name: value for name in self._OPTIONAL if (value := getattr(self, name)) is not None}
         facts: Json = {name: copy.copy(getattr(self, name)) for name in self._FACTS}
         facts["scaler"] = self.precision.scaler.state_dict()
-        return tensors, facts
+        return Checkpoint(tensors, facts)
 
     def add_margins(self, margins: Tensor) -> None:
         """Add the margins of one scoring pass to the margin history."""
@@ -111,8 +112,9 @@ class TrainingState:
                 buffer = torch.empty_like(parameter).copy_(momentum[str(i)])  # the parameter's own memory layout
                 self.optimizer.state[parameter]["momentum_buffer"] = buffer
 
-    def restore(self, tensors: dict[str, Tensor], facts: Json) -> None:
+    def restore(self, checkpoint: Checkpoint) -> None:
         """Set everything from a checkpoint."""
+        tensors, facts = checkpoint
         self._set_weights(tensors)
         self.stashed = _part(tensors, "stashed.")
         self.keep, self.dropped = tensors["keep"], tensors["dropped"]

@@ -15,7 +15,7 @@ from noisesieve.report.parquet import (
     write_margin_history,
     write_table,
 )
-from noisesieve.report.run import RunFolder, fingerprint, output_folder
+from noisesieve.report.run import RunFolder, RunRecord, fingerprint, output_folder
 from noisesieve.report.schema import COLUMNS
 from noisesieve.report.summary import summarize
 from noisesieve.report.table import ReportInputs, build_table, class_codes, probabilities_table
@@ -26,6 +26,7 @@ __all__ = [
     "ReportFacts",
     "ReportInputs",
     "RunFolder",
+    "RunRecord",
     "build_table",
     "class_codes",
     "compare",

@@ -6,7 +6,6 @@ import operator
 from collections import Counter
 from dataclasses import dataclass, replace
 
-from noisesieve.core.files import Json
 from noisesieve.core.text import natural_key
 from noisesieve.report.parquet import Report
 
@@ -29,7 +28,57 @@ class ComparedRow:
     scored: bool
 
 
-def compare(before: Report, after: Report) -> Json:
+@dataclass(frozen=True)
+class ComparedRun:
+    """One of the two runs."""
+
+    run: str
+    examples: int
+    suspects: int
+
+
+@dataclass(frozen=True)
+class ChangedSuspect:
+    """A suspect of one of the runs, with its label in both; None if the row is missing there."""
+
+    id: str
+    before: str | None
+    after: str | None
+    suggested_label: str | None
+    corruption_probability: float | None
+
+
+@dataclass(frozen=True)
+class SuspectCount:
+    """Suspects out of the scored rows of a class."""
+
+    corrupted: int
+    of: int
+
+
+@dataclass(frozen=True)
+class ComparedClass:
+    """The suspects of one class in both runs."""
+
+    label: str
+    before: SuspectCount
+    after: SuspectCount
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """The suspects of two runs of one dataset, by kind of change."""
+
+    before: ComparedRun
+    after: ComparedRun
+    matched: int
+    relabelled: int
+    counts: dict[str, int]
+    suspects: dict[str, list[ChangedSuspect]]
+    classes: list[ComparedClass]
+
+
+def compare(before: Report, after: Report) -> RunComparison:
     """Match rows by id and path, else by content, and group the suspects of both reports.
 
     new: a suspect only in the later report. fixed: its label changed and it is no suspect any more. cleared: the same
@@ -39,7 +88,7 @@ def compare(before: Report, after: Report) -> Json:
     old, new = _rows(before), _rows(after)
     new_row_of = _match(old, new)
     backwards = {b: a for a, b in new_row_of.items()}
-    found: dict[str, list[Json]] = {kind: [] for kind in KINDS}
+    found: dict[str, list[ChangedSuspect]] = {kind: [] for kind in KINDS}
     for i, row in enumerate(old):
         if row.suspect:
             now = new[new_row_of[i]] if i in new_row_of else None
@@ -49,15 +98,15 @@ def compare(before: Report, after: Report) -> Json:
             then = old[backwards[i]] if i in backwards else None
             if then is None or not then.suspect:
                 found["new"].append(_entry(then, row))
-    return {
-        "before": {"run": _path(before), "examples": len(old), "suspects": sum(r.suspect for r in old)},
-        "after": {"run": _path(after), "examples": len(new), "suspects": sum(r.suspect for r in new)},
-        "matched": len(new_row_of),
-        "relabelled": sum(old[a].label != new[b].label for a, b in new_row_of.items()),
-        "counts": {kind: len(rows) for kind, rows in found.items()},
-        "suspects": found,
-        "classes": _classes(old, new),
-    }
+    return RunComparison(
+        before=ComparedRun(_path(before), len(old), sum(row.suspect for row in old)),
+        after=ComparedRun(_path(after), len(new), sum(row.suspect for row in new)),
+        matched=len(new_row_of),
+        relabelled=sum(old[a].label != new[b].label for a, b in new_row_of.items()),
+        counts={kind: len(rows) for kind, rows in found.items()},
+        suspects=found,
+        classes=_classes(old, new),
+    )
 
 
 def _path(report: Report) -> str:
@@ -111,29 +160,29 @@ def _kind_of_change(then: ComparedRow, now: ComparedRow | None) -> str:
     return "fixed" if now.label != then.label else "cleared"
 
 
-def _entry(then: ComparedRow | None, now: ComparedRow | None) -> Json:
+def _entry(then: ComparedRow | None, now: ComparedRow | None) -> ChangedSuspect:
     row = now or then
     assert row is not None
-    return {
-        "id": row.id or str(row.row),
-        "before": None if then is None else then.label,
-        "after": None if now is None else now.label,
-        "suggested_label": row.suggested_label,
-        "corruption_probability": row.corruption_probability,
-    }
+    return ChangedSuspect(
+        id=row.id or str(row.row),
+        before=None if then is None else then.label,
+        after=None if now is None else now.label,
+        suggested_label=row.suggested_label,
+        corruption_probability=row.corruption_probability,
+    )
 
 
-def _classes(old: list[ComparedRow], new: list[ComparedRow]) -> list[Json]:
+def _classes(old: list[ComparedRow], new: list[ComparedRow]) -> list[ComparedClass]:
     def counted(rows: list[ComparedRow]) -> tuple[Counter[str], Counter[str]]:
         totals = Counter(row.label for row in rows if row.scored)
         return Counter(row.label for row in rows if row.suspect), totals
 
     (old_hits, old_totals), (new_hits, new_totals) = counted(old), counted(new)
     return [
-        {
-            "label": label,
-            "before": {"corrupted": old_hits[label], "of": old_totals[label]},
-            "after": {"corrupted": new_hits[label], "of": new_totals[label]},
-        }
+        ComparedClass(
+            label,
+            before=SuspectCount(old_hits[label], old_totals[label]),
+            after=SuspectCount(new_hits[label], new_totals[label]),
+        )
         for label in sorted(old_totals.keys() | new_totals.keys(), key=natural_key)
     ]

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import InputError, StateError
-from noisesieve.core.files import Json, atomic_write, verify_written
+from noisesieve.core.files import Document, Json, atomic_write, verify_written
 from noisesieve.core.records import EpochRow
 from noisesieve.core.summary import SCHEMA_VERSION, Summary
 from noisesieve.report.schema import COLUMNS, HISTORY, KEY
@@ -46,7 +46,7 @@ class ReportFacts:
     fingerprint: str
     label_column: str
 
-    def to_document(self) -> Json:
+    def to_document(self) -> Document:
         """Return the metadata as JSON."""
         return asdict(self)
 

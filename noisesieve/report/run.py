@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import OutputError, StateError
-from noisesieve.core.files import Json, atomic_write, digest, sha256_of, write_json
+from noisesieve.core.files import Document, Json, atomic_write, digest, sha256_of, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index
 from noisesieve.core.summary import SCHEMA_VERSION
@@ -31,6 +32,8 @@ FILES = (
     "retrain.json",
 )
 SHOWN = 5  # differences that are named
+
+Identity = Json  # what a run is recognised by: settings, data, recipe, device; differences are named key by key
 
 
 def fingerprint(index: Index, file_facts: FileFacts) -> str:
@@ -60,6 +63,38 @@ def output_folder(wanted: Path | None, index: Index, session: Session) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class RunRecord:
+    """run.json."""
+
+    identity: Identity
+    version: str  # of noisesieve
+    recipe: Document | None = None  # of a scan
+    location: dict[str, str] | None = None  # absolute paths of a scan's data: path, and root and weights if given
+    complete: bool = False  # every file was written
+    files: dict[str, str] = field(default_factory=dict)  # name → SHA-256, of a complete run
+    pending: dict[str, str] = field(default_factory=dict)  # SHA-256 of files that are being replaced
+    schema_version: int = SCHEMA_VERSION
+
+    def to_document(self) -> Document:
+        """Return run.json with a hash of itself."""
+        document = {name: value for name, value in vars(self).items() if value not in (None, {}) or name == "files"}
+        return {**document, "digest": digest(document)}
+
+    @classmethod
+    def from_document(cls, document: object) -> RunRecord:
+        """Undo `to_document`. Raises ValueError for a document of another kind."""
+        if not isinstance(document, dict) or not isinstance(document.get("digest"), str):
+            raise ValueError("not a run")
+        values = {name: value for name, value in document.items() if name != "digest"}
+        if digest(values) != document["digest"]:
+            raise ValueError("its hash does not match")
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ValueError("its keys are not those of a run") from error
+
+
 class RunFolder:
     """One run on disk. run.json says `complete` only after every other file was written."""
 
@@ -68,26 +103,23 @@ class RunFolder:
         self.checkpoints = folder / "checkpoint"
         self._json = folder / "run.json"
 
-    def read(self) -> Json | None:
+    def read(self) -> RunRecord | None:
         """Return run.json, with its hash checked, or None if there is no run yet."""
         if not self._json.exists():
             return None
         try:
-            document: Json = json.loads(self._json.read_text(encoding="utf-8"))
-            mark = document.pop("digest")
-        except (ValueError, KeyError, OSError, TypeError, AttributeError, RecursionError) as error:
-            raise StateError(f"{self._json}: damaged.", "Scan again with --force.") from error
-        if digest(document) != mark:
-            raise StateError(f"{self._json}: changed since it was written.", "Scan again with --force.")
-        if document["schema_version"] > SCHEMA_VERSION:
-            raise StateError(
-                f"{self._json}: schema version {document['schema_version']}; "
-                f"this noisesieve reads up to {SCHEMA_VERSION}.",
-                "Upgrade noisesieve.",
-            )
-        return document
+            document = json.loads(self._json.read_text(encoding="utf-8"))
+            newer = document["schema_version"] if isinstance(document, dict) else 0
+            if isinstance(newer, int) and newer > SCHEMA_VERSION:
+                raise StateError(
+                    f"{self._json}: schema version {newer}; this noisesieve reads up to {SCHEMA_VERSION}.",
+                    "Upgrade noisesieve.",
+                )
+            return RunRecord.from_document(document)
+        except (ValueError, KeyError, OSError, RecursionError) as error:
+            raise StateError(f"{self._json}: damaged ({error}).", "Scan again with --force.") from error
 
-    def find_state(self, identity: Json, index: Index, file_facts: FileFacts, *, force: bool) -> str:
+    def find_state(self, identity: Identity, index: Index, file_facts: FileFacts, *, force: bool) -> str:
         """Return "finished", "resume" or "fresh": what this folder has of the run. Another run's folder is refused.
 
         Nothing is written or removed here, since a later step may still be refused. With `force` another run, a
@@ -99,16 +131,16 @@ class RunFolder:
             if force:
                 return "fresh"
             raise
-        if known is not None and known["identity"] == identity and not known["complete"]:
+        if known is not None and known.identity == identity and not known.complete:
             return "resume"
         if force:
             return "fresh"
         if known is None:
             self._refuse_other_files()
             return "fresh"
-        if known["identity"] != identity:
+        if known.identity != identity:
             raise StateError(
-                f"{self.folder}: contains a run with {self._differences(known, identity, index, file_facts)}.",
+                f"{self.folder}: contains a run with {self._differences(known.identity, identity, index, file_facts)}.",
                 "Choose another folder with -o, or replace that run with --force.",
             )
         self._verify(known)
@@ -116,47 +148,39 @@ class RunFolder:
 
     def version(self) -> str:
         """Return the version of noisesieve that made this run."""
-        return str((self.read() or {}).get("version", "unknown"))
+        known = self.read()
+        return "unknown" if known is None else known.version
 
-    def begin(self, identity: Json, index: Index, file_facts: FileFacts, *, fresh: bool, **facts: Any) -> None:
+    def begin(self, record: RunRecord, index: Index, file_facts: FileFacts, *, fresh: bool) -> None:
         """Write run.json of an unfinished run: from now on the same command resumes it."""
         if fresh:
             for old in self.checkpoints.rglob("*.ckpt"):
                 old.unlink(missing_ok=True)
         self._write_rows(index, file_facts)
-        self.write(identity, complete=False, **facts)
+        write_json(self._json, record.to_document())
 
-    def write(self, identity: Json, *, complete: bool, **facts: Any) -> None:
-        """Write run.json; a complete one lists the hash of every file."""
+    def complete(self, record: RunRecord) -> None:
+        """Write run.json of a finished run, with the hash of every file."""
         files = {name: sha256_of(self.folder / name) for name in FILES if (self.folder / name).exists()}
-        document = {
-            "schema_version": SCHEMA_VERSION,
-            "complete": complete,
-            "identity": identity,
-            "files": files if complete else {},
-            **facts,
-        }
-        write_json(self._json, _with_digest(document))
-        if complete:
-            shutil.rmtree(self.checkpoints, ignore_errors=True)
+        write_json(self._json, replace(record, complete=True, files=files).to_document())
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
 
     def replace(self, files: dict[str, Callable[[Path], None]]) -> None:
         """Replace files of a finished run. If it is interrupted, run.json accepts the old and the new files."""
-        document = self.read()
-        assert document is not None
+        known = self.read()
+        assert known is not None
         new = {name: self.folder / f".{name}.new" for name in files}
         try:
             for name, write in files.items():
                 write(new[name])
             marks = {name: sha256_of(path) for name, path in new.items()}
-            write_json(self._json, _with_digest({**document, "pending": marks}))
+            write_json(self._json, replace(known, pending=marks).to_document())
             for name, path in new.items():
                 path.replace(self.folder / name)
         finally:
             for path in new.values():
                 path.unlink(missing_ok=True)
-        document.pop("pending", None)
-        write_json(self._json, _with_digest({**document, "files": {**document["files"], **marks}}))
+        write_json(self._json, replace(known, pending={}, files={**known.files, **marks}).to_document())
 
     def require_free_space(self, need: int) -> None:
         """Refuse a disk with too little free space, before hours of training."""
@@ -175,10 +199,10 @@ class RunFolder:
                 "Choose another folder with -o, or pass --force.",
             )
 
-    def _verify(self, known: Json) -> None:
-        for name, mark in known["files"].items():
+    def _verify(self, known: RunRecord) -> None:
+        for name, mark in known.files.items():
             file = self.folder / name
-            if not file.exists() or sha256_of(file) not in (mark, known.get("pending", {}).get(name)):
+            if not file.exists() or sha256_of(file) not in (mark, known.pending.get(name)):
                 raise StateError(
                     f"{file}: {'changed since the run' if file.exists() else 'missing'}.", "Scan again with --force."
                 )
@@ -189,8 +213,8 @@ class RunFolder:
         with atomic_write(self.checkpoints / "rows.parquet") as file:
             pq.write_table(table, file, compression="zstd")
 
-    def _differences(self, known: Json, identity: Json, index: Index, file_facts: FileFacts) -> str:
-        before, now = dict(_flat(known["identity"])), dict(_flat(identity))
+    def _differences(self, known: Identity, identity: Identity, index: Index, file_facts: FileFacts) -> str:
+        before, now = dict(_flat(known)), dict(_flat(identity))
         settings = [
             f"{name.rpartition('.')[2]} {before.get(name)} (now {now.get(name)})"
             for name in sorted(before.keys() | now.keys())
@@ -220,11 +244,7 @@ class RunFolder:
         return ", ".join(changes[:SHOWN]) + more if changes else "the order of the rows changed"
 
 
-def _with_digest(document: Json) -> Json:
-    return {**document, "digest": digest(document)}
-
-
-def _flat(document: Json, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(document: Identity, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in document.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")

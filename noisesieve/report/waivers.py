@@ -5,8 +5,6 @@ A waiver is valid for one image content with one label. If either changes, it en
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from noisesieve.core.csv_file import read_csv_file
 from noisesieve.core.errors import InputError
 from noisesieve.core.files import atomic_write
 from noisesieve.core.records import Bools, Index
@@ -37,33 +36,16 @@ COLUMNS = tuple(field.name for field in fields(Waiver))
 
 def read_waivers(file: Path) -> list[Waiver]:
     """Read a file of waivers. The default file may be missing, one that the user named may not."""
-    try:
-        text = file.read_text(encoding="utf-8-sig")
-    except FileNotFoundError as error:
+    if not file.exists():
         if file == WAIVERS:
             return []
-        raise InputError(f"{file}: no such file.", "Check --waivers.") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: cannot be read ({error}).", "It must be a CSV in UTF-8.") from error
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    found = []
-    try:
-        header = next(reader, [])
-        if tuple(header[: len(COLUMNS)]) != COLUMNS:
-            raise InputError(
-                f"{file}: its first line is not {','.join(COLUMNS)}.", "Let `noisesieve waive` write it, or rename it."
-            )
-        for cells in reader:
-            if not cells:
-                continue
-            if len(cells) < len(COLUMNS):
-                raise InputError(
-                    f"{file}:{reader.line_num}: {len(cells)} cells instead of {len(COLUMNS)}.", "Fill it up."
-                )
-            found.append(Waiver(*(unguard_cell(cell) for cell in cells[: len(COLUMNS)])))
-    except csv.Error as error:
-        raise InputError(f"{file}:{reader.line_num}: {error}.", "Check the quotes in that line.") from error
-    return found
+        raise InputError(f"{file}: no such file.", "Check --waivers.")
+    found = read_csv_file(file, ",")
+    if tuple(found.header[: len(COLUMNS)]) != COLUMNS:
+        raise InputError(
+            f"{file}: its first line is not {','.join(COLUMNS)}.", "Let `noisesieve waive` write it, or rename it."
+        )
+    return [Waiver(*(unguard_cell(cell) for cell in cells[: len(COLUMNS)])) for cells in found.rows]
 
 
 def add_waivers(file: Path, new: Sequence[Waiver]) -> int:

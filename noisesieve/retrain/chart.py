@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from noisesieve.core.files import Json
+from noisesieve.core.files import Document, Json
 from noisesieve.core.text import chart_start
 
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 690, 60, 330
+MODELS = ("before", "baseline", "after")  # the sieve's model, plain cross-entropy, the retrained model
 AFTER, BASELINE, BEFORE = "#4477aa", "#cc6677", "#222222"  # distinguishable with every kind of colour vision
 
 
@@ -32,16 +33,32 @@ class AccuracyTable:
     baseline_epochs: list[float] | None
     classes: list[ClassAccuracy]
 
-    def to_document(self) -> Json:
+    @property
+    def baseline_best(self) -> float | None:
+        """The best epoch of the baseline."""
+        return None if self.baseline_epochs is None else max(self.baseline_epochs)
+
+    def to_document(self) -> Document:
         """Return the table for retrain.json."""
         return {
             "test_rows": self.test_rows,
             **self.accuracy,
             "after_epochs": self.after_epochs,
             "baseline_epochs": self.baseline_epochs,
-            "baseline_best": None if self.baseline_epochs is None else max(self.baseline_epochs),
+            "baseline_best": self.baseline_best,
             "classes": [{"label": row.label, "of": row.of, **row.accuracy} for row in self.classes],
         }
+
+    @classmethod
+    def from_document(cls, document: Json) -> AccuracyTable:
+        """Undo `to_document`."""
+        rows = [ClassAccuracy(row["label"], row["of"], _by_model(row)) for row in document["classes"]]
+        epochs = document["after_epochs"], document["baseline_epochs"]
+        return cls(document["test_rows"], _by_model(document), *epochs, rows)
+
+
+def _by_model(document: Json) -> dict[str, float]:
+    return {name: document[name] for name in MODELS if name in document}
 
 
 def draw_accuracy(table: AccuracyTable, title: str) -> str:

@@ -101,7 +101,7 @@ class RetrainLoop:
         """Train until the last epoch, starting from the last checkpoint if there is one."""
         state, recipe = self.state, self.recipe
         if self.checkpoints is not None and (found := self.checkpoints.latest()) is not None:
-            state.restore(*found)
+            state.restore(found)
             self.session.note(f"Resuming {self.name} in epoch {state.epoch}.")
         rows = len(self.data.clean)
         self.session.stage(self.name, recipe.epochs * rows)
@@ -207,7 +207,7 @@ class RetrainLoop:
         self.processes.mean_(self.state.norm_buffers())
         if self.checkpoints is not None and self.processes.is_leader:
             state = self.state
-            self.checkpoints.save(state.updates * 2 + (state.step == 0), *state.to_checkpoint())
+            self.checkpoints.save(state.updates * 2 + (state.step == 0), state.to_checkpoint())
 
     def _step(self, step: int, rate: float, batch: StepBatch, teacher: Network) -> tuple[float, float]:
         """Update the weights once. Returns both losses, summed over the ranks."""

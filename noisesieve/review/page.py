@@ -6,14 +6,14 @@ import base64
 import hashlib
 import json
 import math
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from noisesieve.core.files import Json
-from noisesieve.review.page_data import PageData
+from noisesieve.review.page_data import Histogram, PageData
 
 CLASSES_SHOWN = 12
 
@@ -30,7 +30,7 @@ def render_page(page: PageData) -> str:
         script=Markup(script),
         policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
         "base-uri 'none'; form-action 'none'",
-        data=inert_json(page.data),
+        data=inert_json(asdict(page.script)),
         bars=_bars(page.histogram),
         first_classes=page.classes[:CLASSES_SHOWN],
         more_classes=page.classes[CLASSES_SHOWN:],
@@ -51,9 +51,21 @@ def _hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _bars(histogram: Json) -> list[Json]:
-    """Return the stacked bars of the histogram, in percent of the chart; heights are square roots of counts."""
-    columns = list(zip(histogram["clean"], histogram["corrupted"], strict=True))
+@dataclass(frozen=True)
+class Bar:
+    """A bar of the histogram, in percent of the chart."""
+
+    x: float
+    width: float
+    foot: float
+    height: float
+    kind: str
+    rows: int
+
+
+def _bars(histogram: Histogram) -> list[Bar]:
+    """Return the stacked bars of the histogram; heights are square roots of counts."""
+    columns = list(zip(histogram.clean, histogram.corrupted, strict=True))
     tallest = max((math.sqrt(clean + suspect) for clean, suspect in columns), default=0.0) or 1.0
     width = 100 / max(1, len(columns))
     bars = []
@@ -62,8 +74,6 @@ def _bars(histogram: Json) -> list[Json]:
         for kind, rows in zip(("clean", "corrupted"), counts, strict=True):
             if rows:  # the height of the pair is a square root, divided in proportion to the counts
                 height = 100 * math.sqrt(sum(counts)) / tallest * rows / sum(counts)
-                bars.append(
-                    {"x": i * width, "width": width * 0.9, "foot": foot, "height": height, "kind": kind, "rows": rows}
-                )
+                bars.append(Bar(i * width, width * 0.9, foot, height, kind, rows))
                 foot += height
     return bars

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from noisesieve import __version__
-from noisesieve.core.files import Json, digest
+from noisesieve.core.files import digest
 from noisesieve.core.records import Ints
 from noisesieve.core.summary import ClassRate, Summary
 from noisesieve.core.text import natural_key
@@ -23,15 +23,61 @@ BINS = 48
 
 
 @dataclass(frozen=True)
+class HeatMap:
+    """Suspects by given and suggested label, for the classes with most suspects."""
+
+    labels: list[tuple[int, str]]  # number of the class, and its name
+    rows: list[list[tuple[int, int]]]  # count and shade, by given and suggested label
+    left_out: int  # classes that are not shown
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Counts of clean and corrupted rows by margin; zero is the edge of a bin."""
+
+    low: float
+    high: float
+    clean: list[int]
+    corrupted: list[int]
+
+
+@dataclass(frozen=True)
+class ShownSuspect:
+    """A suspect as the script shows it. Classes are numbers."""
+
+    id: str
+    path: str | None
+    sha256: str | None
+    given: int
+    suggested: int | None
+    margin: float
+    chance: float
+    top: list[tuple[int, float]]
+    image: str | None  # data: URL
+
+
+@dataclass(frozen=True)
+class ScriptData:
+    """What is embedded as JSON for the script."""
+
+    run: str
+    name: str
+    version: str
+    classes: list[str]
+    suspects: list[ShownSuspect]
+    total: int
+
+
+@dataclass(frozen=True)
 class PageData:
-    """Everything the template needs. `data` is embedded as JSON for the script; the rest is static."""
+    """Everything the template needs; all but `script` is static."""
 
     title: str
     summary: Summary
     classes: list[ClassRate]  # noisiest first
-    heat: Json
-    histogram: Json
-    data: Json
+    heat: HeatMap
+    histogram: Histogram
+    script: ScriptData
 
 
 def choose_rows(report: Report, limit: int) -> Ints:
@@ -52,14 +98,7 @@ def build_page_data(report: Report, rows: Ints, images: list[bytes | None]) -> P
         classes=sorted(summary.classes, key=lambda row: (-(row.share or 0.0), natural_key(row.label))),
         heat=_heat(report, classes),
         histogram=_histogram(report),
-        data={
-            "run": run_key(report),
-            "name": name,
-            "version": __version__,
-            "classes": classes,
-            "suspects": shown,
-            "total": summary.corrupted,
-        },
+        script=ScriptData(run_key(report), name, __version__, classes, shown, summary.corrupted),
     )
 
 
@@ -68,30 +107,30 @@ def run_key(report: Report) -> str:
     return digest({"data": report.facts.fingerprint, "settings": report.facts.settings})[:16]
 
 
-def _suspects(report: Report, rows: Ints, images: list[bytes | None], classes: list[str]) -> list[Json]:
+def _suspects(report: Report, rows: Ints, images: list[bytes | None], classes: list[str]) -> list[ShownSuspect]:
     number = {label: i for i, label in enumerate(classes)}
     columns = ["id", "path", "sha256", "label", "suggested_label", "margin", "corruption_probability"]
     table = report.table.take(pa.array(rows)).select([*columns, "top_labels", "top_probabilities"])
     return [
-        {
-            "id": row["id"],
-            "path": row["path"],
-            "sha256": row["sha256"],
-            "given": number[row["label"]],
-            "suggested": None if row["suggested_label"] is None else number[row["suggested_label"]],
-            "margin": round(row["margin"], 4),
-            "chance": round(row["corruption_probability"], 4),
-            "top": [
-                [number[label], round(chance, 4)]
+        ShownSuspect(
+            id=row["id"],
+            path=row["path"],
+            sha256=row["sha256"],
+            given=number[row["label"]],
+            suggested=None if row["suggested_label"] is None else number[row["suggested_label"]],
+            margin=round(row["margin"], 4),
+            chance=round(row["corruption_probability"], 4),
+            top=[
+                (number[label], round(chance, 4))
                 for label, chance in zip(row["top_labels"][:SHOWN_TOP], row["top_probabilities"], strict=False)
             ],
-            "image": None if image is None else "data:image/webp;base64," + base64.b64encode(image).decode(),
-        }
+            image=None if image is None else "data:image/webp;base64," + base64.b64encode(image).decode(),
+        )
         for row, image in zip(table.to_pylist(), images, strict=True)
     ]
 
 
-def _heat(report: Report, classes: list[str]) -> Json:
+def _heat(report: Report, classes: list[str]) -> HeatMap:
     """Count suspects by given and suggested label, for the classes with most suspects."""
     suspects = report.corrupted
     given, to = suspects["label"].to_pylist(), suspects["suggested_label"].to_pylist()
@@ -103,17 +142,17 @@ def _heat(report: Report, classes: list[str]) -> Json:
     taken = sorted((label for label, _ in part.most_common(HEAT_CLASSES)), key=natural_key)
     most = max((pairs[a, b] for a in taken for b in taken), default=0)
     number = {label: i for i, label in enumerate(classes)}
-    return {
-        "labels": [(number[label], label) for label in taken],
-        "rows": [
+    return HeatMap(
+        labels=[(number[label], label) for label in taken],
+        rows=[
             [(pairs[a, b], -(-pairs[a, b] * HEAT_STEPS // most) if most and pairs[a, b] else 0) for b in taken]
             for a in taken
         ],
-        "left_out": len(part) - len(taken),
-    }
+        left_out=len(part) - len(taken),
+    )
 
 
-def _histogram(report: Report) -> Json:
+def _histogram(report: Report) -> Histogram:
     """Return the histogram of margins of clean and of corrupted rows; zero is the edge of a bin."""
     margins = report.table["margin"].to_numpy(zero_copy_only=False)
     flagged = report.verdicts == "corrupted"
@@ -121,9 +160,5 @@ def _histogram(report: Report) -> Json:
     margins, flagged = margins[known], flagged[known]
     reach = max(float(np.abs(margins).max(initial=0.0)), 1e-9)
     edges = np.linspace(-reach, reach, BINS + 1)
-    return {
-        "low": -reach,
-        "high": reach,
-        "clean": np.histogram(margins[~flagged], edges)[0].tolist(),
-        "corrupted": np.histogram(margins[flagged], edges)[0].tolist(),
-    }
+    clean, corrupted = (np.histogram(margins[kind], edges)[0].tolist() for kind in (~flagged, flagged))
+    return Histogram(-reach, reach, clean, corrupted)

@@ -11,8 +11,9 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from noisesieve.core.csv_file import csv_separator
 from noisesieve.core.errors import InputError
-from noisesieve.core.files import Json, csv_separator
+from noisesieve.core.files import Json
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
 from noisesieve.core.text import csv_line

@@ -317,6 +317,7 @@ def test_a_cvat_export_comes_back(inside: Run, run: Path, tmp_path: Path) -> Non
         ("d.json", '[{"image": "red/0.png", "label": ["a", "b"]}]'),
         ("d.json", '[{"data": {"image": "red/0.png"}, "annotations": 5}]'),
         ("d.xml", '<?xml version="1.0" encoding="foo"?><annotations/>'),
+        ("d.csv", "path,label,label\nred/0.png,red,green\n"),
         ("d.docx", "x"),
         ("gone.csv", None),
     ],

@@ -87,7 +87,8 @@ def test_a_truth_column_of_the_table_is_found_by_itself(inside: Run, colours: Pa
         ("file,label\n0/0000.png,3\n", "no column id or path"),
         ("path,class\n0/0000.png,3\n", "no column true_label or label"),
         ("path,label\n0/0000.png,\n", "none of its 0 entries"),
-        ("", "cannot be read"),
+        ("", "no column id or path"),
+        ("path,label,label\n0/0000.png,3,4\n", "twice"),
     ],
 )
 def test_a_truth_that_does_not_fit_is_named(
@@ -202,17 +203,26 @@ def test_a_run_that_lost_a_class_proves_nothing_by_planting() -> None:
 
     from rich.console import Console
 
+    from noisesieve.bench.metrics import Calibration, Detection
     from noisesieve.cli.evaluate import _show_planted
+    from noisesieve.commands.evaluate import PlantedEvaluation
 
-    share = {"flagged": 1, "right": 1, "wanted": 1, "precision": 1.0, "recall": 1.0, "f1": 1.0}
-    found = {
-        "corrupted": share,
-        "planted": 1,
-        "recall_interval": [0.2, 1.0],
-        "precision_interval": [0.2, 1.0],
-        "precision_at_own_rate": 1.0,
-        "lost_classes": ["cat"],
-    }
+    found = PlantedEvaluation(
+        run="run",
+        planted=1,
+        measured=2,
+        corrupted=Detection(1, 1, 1, 1.0, 1.0, 1.0),
+        recall_interval=(0.2, 1.0),
+        precision_interval=(0.2, 1.0),
+        false_alarm_rate=0.0,
+        precision_at_own_rate=1.0,
+        own_rate=0.1,
+        average_precision=1.0,
+        calibration=Calibration(0.0, 0.0, []),
+        suspects_found_again=0,
+        suspects=0,
+        lost_classes=["cat"],
+    )
     out = StringIO()
     _show_planted(Console(file=out, width=80), found, quiet=True)
     assert out.getvalue().startswith("NOT VALID")

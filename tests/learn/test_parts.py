@@ -14,7 +14,7 @@ from noisesieve.core.recipes import NetworkRecipe, Recipe
 from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn import cost, device, distributed, warmup
 from noisesieve.learn.augment import pad_crop, random_flip
-from noisesieve.learn.checkpoint import Checkpoints
+from noisesieve.learn.checkpoint import Checkpoint, Checkpoints
 from noisesieve.learn.networks.backbones import BACKBONES, build
 from noisesieve.learn.plan import image_size, plan
 from noisesieve.learn.schedule import Schedule
@@ -223,7 +223,7 @@ def saved(folder: Path, numbers: tuple[int, ...]) -> tuple[Checkpoints, list[str
     warnings: list[str] = []
     checkpoints = Checkpoints(folder, identity="x", warn=warnings.append)
     for number in numbers:
-        checkpoints.save(number, {"a": torch.tensor([float(number)])}, {"number": number})
+        checkpoints.save(number, Checkpoint({"a": torch.tensor([float(number)])}, {"number": number}))
     return checkpoints, warnings
 
 
@@ -232,7 +232,7 @@ def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("*.ckpt"))) == 2
     found = checkpoints.latest()
     assert found is not None
-    assert found[1]["number"] == 3
+    assert found.facts["number"] == 3
 
 
 @pytest.mark.parametrize("damage", ["bit", "truncated", "pickle"])
@@ -245,7 +245,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path
     newest.write_bytes({"bit": bytes(content), "truncated": bytes(content[:-9]), "pickle": b"\x80\x04N."}[damage])
     found = checkpoints.latest()
     assert found is not None
-    assert found[1]["number"] == 1
+    assert found.facts["number"] == 1
     assert newest.name in warnings[0]
     sorted(tmp_path.glob("*.ckpt"))[0].write_bytes(b"")
     with pytest.raises(StateError, match="every checkpoint is damaged"):
