@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from filelock import FileLock
 
+import noisesieve as ns
 from noisesieve import __version__, pixels, report, sources
 from noisesieve.core.files import write_json
 from noisesieve.core.progress import Session
@@ -17,6 +24,7 @@ from noisesieve.core.summary import TrainingSummary
 from noisesieve.core.text import natural_key
 from noisesieve.report import Report, ReportFacts
 from noisesieve.sieve.decide import decide
+from tests.conftest import QUICK_OPTIONS, few_digits
 
 EPOCHS = 6
 
@@ -95,3 +103,28 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
     location = {name: str(path.resolve()) for name, path in settings.source.location().items()}
     report.RunFolder(output).complete(report.RunRecord(identity, version=__version__, location=location))
     return report.read_report(output)
+
+
+def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
+    """Build a folder once for all test processes, and return this process's own copy, which its tests may change."""
+    base = factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"built-{name}"
+    with FileLock(f"{shared}.lock"):
+        if not shared.exists():
+            build(shared.with_suffix(".part"))
+            shared.with_suffix(".part").rename(shared)
+    mine = factory.mktemp(name) / "home"
+    shutil.copytree(shared, mine)
+    folder = report.RunFolder(mine / "run")
+    known = folder.read()
+    if known is not None and known.location is not None:  # the run was built under the first name
+        first = str(shared.with_suffix(".part").resolve())
+        location = {key: path.replace(first, str(mine.resolve())) for key, path in known.location.items()}
+        write_json(mine / "run/run.json", replace(known, location=location).to_document())
+    return mine
+
+
+def scan_few_digits(home: Path) -> None:
+    """Scan 60 images of each class of the sample data, quickly: `digits` and `run` in `home`."""
+    data = few_digits(home / "digits", each=60)
+    ns.scan(data, output=home / "run", cache_dir=home / "cache", **QUICK_OPTIONS)

@@ -14,14 +14,14 @@ import noisesieve as ns
 from noisesieve.commands._open_run import settings_of_run
 from noisesieve.commands.evaluate import draw_flips
 from tests.conftest import QUICK_OPTIONS, SAMPLE, Run, few_digits, validate
+from tests.runs import built_once, scan_few_digits
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A part of the sample data and a quick run on it."""
-    home = tmp_path_factory.mktemp("evaluate")
-    data = few_digits(home / "digits", each=60)
-    return data, ns.scan(data, output=home / "run", cache_dir=home / "cache", **QUICK_OPTIONS).path.parent
+    home = built_once(tmp_path_factory, "few-digits", scan_few_digits)
+    return home / "digits", home / "run"
 
 
 def test_every_figure_follows_from_the_report_and_the_truth(inside: Run, digits: tuple[Path, Path]) -> None:

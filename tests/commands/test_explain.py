@@ -10,16 +10,14 @@ import pytest
 
 import noisesieve as ns
 from noisesieve.cli.explain import sparkline
-from tests.conftest import QUICK_OPTIONS, Run, few_digits, validate
-from tests.runs import make_run
+from tests.conftest import Run, validate
+from tests.runs import built_once, make_run, scan_few_digits
 
 
 @pytest.fixture(scope="module")
 def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A quick real run on a part of the sample data."""
-    home = tmp_path_factory.mktemp("explain")
-    data = few_digits(home / "digits", each=60)
-    return ns.scan(data, output=home / "run", cache_dir=home / "cache", **QUICK_OPTIONS).path.parent
+    return built_once(tmp_path_factory, "few-digits", scan_few_digits) / "run"
 
 
 def test_the_terms_the_margin_history_and_the_neighbours_of_a_suspect(inside: Run, digits: Path) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from filelock import FileLock
 
 import noisesieve as ns
 from noisesieve.commands.scan import scan
@@ -22,6 +21,7 @@ from noisesieve.core.errors import StateError, Stopped
 from noisesieve.core.progress import NullWatcher, Session
 from noisesieve.core.settings import scan_settings
 from tests.conftest import QUICK, QUICK_OPTIONS, REPOSITORY, SAMPLE, Run, paint, validate
+from tests.runs import built_once
 
 
 def test_a_scan_prints_its_findings_and_writes_the_run_folder(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
@@ -391,14 +391,9 @@ def test_the_python_api_returns_the_report(colours: Path, tmp_path: Path) -> Non
 
 @pytest.fixture(scope="session")
 def sample_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The README's scan, with default settings. The test processes build it once and only read it."""
-    base = tmp_path_factory.getbasetemp()
-    home = base.parent / "sample" if "PYTEST_XDIST_WORKER" in os.environ else base / "sample"
-    with FileLock(f"{home}.lock"):
-        if not (home / "built").exists():
-            ns.scan(SAMPLE / "digits", output=home / "run", cache_dir=home / "cache")
-            (home / "built").touch()
-    return home / "run"
+    """The README's scan, with default settings."""
+    build = lambda home: ns.scan(SAMPLE / "digits", output=home / "run", cache_dir=home / "cache")  # noqa: E731
+    return built_once(tmp_path_factory, "sample", build) / "run"
 
 
 def precision_and_recall(run: Path) -> tuple[float, float]:

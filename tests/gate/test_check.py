@@ -25,7 +25,7 @@ from noisesieve.gate.policy import BatchCounts, RuleResult, Suspect, apply_polic
 from noisesieve.gate.result import GateResult
 from noisesieve.report import RunFolder
 from tests.conftest import REPOSITORY, SAMPLE, Run, paint, validate
-from tests.runs import make_run
+from tests.runs import built_once, make_run
 
 TRAINING = {"epochs": 24, "warmup_epochs": 16, "ramp_epochs": 3, "sieve_start": 20, "flip": False}
 
@@ -51,7 +51,10 @@ def lay_out(folder: Path, images: dict[str, list[str]]) -> Path:
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of true digits, a good batch that it has not seen, and a bad one."""
-    home = tmp_path_factory.mktemp("gate")
+    return built_once(tmp_path_factory, "gate", build_home)
+
+
+def build_home(home: Path) -> None:
     digits = true_digits()
     data = lay_out(home / "data", {label: paths[:100] for label, paths in digits.items()})
     ns.scan(data, output=home / "run", cache_dir=home / "cache", review=False, **TRAINING)
@@ -60,7 +63,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = sorted(digits)
     for i, label in enumerate(names):  # six of fifteen under the next class's name
         lay_out(home / "bad", {names[(i + 1) % 10]: digits[label][109:115]})
-    return home
 
 
 def test_a_good_batch_passes_and_a_bad_one_fails(inside: Run, home: Path, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from noisesieve.core.recipes import NetworkRecipe as Recipe
 from noisesieve.core.recipes import RetrainRecipe
 from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.augment import mix
+from noisesieve.learn.checkpoint import Checkpoint
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.plan import plan as scan_plan
@@ -39,6 +40,7 @@ from noisesieve.retrain.losses import consistency_loss
 from noisesieve.retrain.strong_augment import cutout, strong_augment
 from tests.conftest import COLOURS, QUICK_OPTIONS, REPOSITORY, Run, paint, validate
 from tests.learn.test_loop import RECIPE, Memory, training_data
+from tests.runs import built_once
 
 QUICK = ("--epochs", "3", "--batch-size", "16")
 
@@ -46,7 +48,10 @@ QUICK = ("--epochs", "3", "--batch-size", "16")
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run over three colours, six images in the wrong folder and one broken; and a test set."""
-    home = tmp_path_factory.mktemp("retrain")
+    return built_once(tmp_path_factory, "retrain", build_home)
+
+
+def build_home(home: Path) -> None:
     for c, (name, colour) in enumerate(COLOURS.items()):
         for i in range(30):
             paint(home / "data" / name / f"{i}.png", colour, seed=100 * c + i)
@@ -57,7 +62,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "data/green/broken.png").write_bytes(b"no image")
     options = {**QUICK_OPTIONS, "epochs": 12, "warmup_epochs": 7, "sieve_start": 10}
     ns.scan(home / "data", output=home / "run", cache_dir=home / "cache", review=False, **options)
-    return home
 
 
 def settings(home: Path, out: Path, **options: object) -> RetrainSettings:
@@ -231,12 +235,13 @@ class Shelf:
     """Checkpoints in memory."""
 
     def __init__(self) -> None:
-        self.kept: list[tuple[dict[str, Tensor], dict[str, object]]] = []
+        self.kept: list[Checkpoint] = []
 
-    def save(self, number: int, tensors: dict[str, Tensor], facts: dict[str, object]) -> None:
-        self.kept.append(({name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(facts))))
+    def save(self, number: int, checkpoint: Checkpoint) -> None:
+        tensors = {name: value.clone() for name, value in checkpoint.tensors.items()}
+        self.kept.append(Checkpoint(tensors, json.loads(json.dumps(checkpoint.facts))))
 
-    def latest(self) -> tuple[dict[str, Tensor], dict[str, object]] | None:
+    def latest(self) -> Checkpoint | None:
         return self.kept[-1] if self.kept else None
 
 
@@ -328,7 +333,7 @@ def test_roles_follow_verdicts_waivers_decisions_and_suggestions(home: Path, tmp
     report = ns.read_report(home / "run")
     ids = report.table["id"].to_pylist()
     plain = assign_roles(report, settings(home, tmp_path), home / "data")
-    assert plain.counts["corrupted"] == int((report.verdicts == "corrupted").sum()) >= 6
+    assert plain.counts.corrupted == int((report.verdicts == "corrupted").sum()) >= 6
     assert plain.role[ids.index("green/broken.png")] == UNUSED
     assert plain.role[ids.index("red/wrong0.png")] == UNLABELLED
     (tmp_path / "d.csv").write_text(
@@ -342,7 +347,7 @@ def test_roles_follow_verdicts_waivers_decisions_and_suggestions(home: Path, tmp
     assert decided_rows["red/wrong2.png"][0] == UNUSED
     assert decided_rows["red/0.png"] == (LABELLED, "green")
     anew = assign_roles(report, settings(home, tmp_path, relabel=0.5), home / "data")
-    assert anew.counts["relabelled"] >= 5
+    assert anew.counts.relabelled >= 5
     assert anew.labels[ids.index("red/wrong3.png")] == "blue"
 
 
