@@ -11,12 +11,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from noisesieve.bench import peers
 from noisesieve.bench.methods import Comparison, TrainingResult
 from noisesieve.core.recipes import HeadRecipe, Recipe
 from noisesieve.core.records import Floats
+from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.heads import HeadData, Heads
 
 
@@ -24,8 +26,7 @@ from noisesieve.learn.frozen.heads import HeadData, Heads
 class FrozenComparison(Comparison):
     """Heads instead of networks. Seconds do not include the features, which are computed before."""
 
-    features: Tensor | None = None  # (N, V, D)
-    contents: Tensor | None = None  # (N,) rows with equal numbers have the same image
+    features: Features | None = None
 
     @property
     def can_share_warmup(self) -> bool:
@@ -35,16 +36,21 @@ class FrozenComparison(Comparison):
         assert self.features is not None
         assert isinstance(recipe, HeadRecipe)
         rows = self.training_data
-        data = HeadData(self.features, rows.labels, rows.classes, rows.trusted, self.contents)
+        data = HeadData(self.features, rows.labels, rows.classes, rows.trusted)
         head, scores = Heads(data, recipe, self.session, observe=observe).run()
         self.warmup, self.flip = recipe.warmup_epochs, head.flip
         return TrainingResult(None, scores)
 
     def embeddings(self) -> Tensor:
         """Return the features, averaged over both views if flips are allowed, (N, D)."""
+        return self.points().mean(dim=1)
+
+    def points(self) -> Tensor:
+        """Return the features of the chosen depths, (N, V, D): both views if flips are allowed."""
         assert self.features is not None
-        views = self.features.shape[1] if self.flip else 1
-        return self.features[:, :views].float().mean(dim=1)
+        everything = slice(0, len(self.features))
+        points = torch.cat([self.features.read(depth, everything) for depth in self.recipe.depths], dim=2)
+        return points[:, : points.shape[1] if self.flip else 1]
 
     def neighbours_training(self) -> TrainingResult:
         """Return the plain training with an empty history: the vote needs no training, only the choice of flips."""
@@ -59,9 +65,8 @@ class FrozenComparison(Comparison):
 
         if not self.warmup:
             _ = self.plain  # decides on flips
-        assert self.features is not None
         start, labels, rows = time.monotonic(), self.training_data.labels.numpy(), len(self.training_data)
-        views = self.features[:, : self.features.shape[1] if self.flip else 1].float()  # (N, V, D)
+        views = self.points()  # (N, V, D)
         scaler = StandardScaler().fit(views[:, 0].numpy())
         points = np.stack([scaler.transform(view.numpy()) for view in views.unbind(1)])  # (V, N, D)
         probs: Floats = np.zeros((rows, self.training_data.classes))

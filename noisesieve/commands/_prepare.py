@@ -12,14 +12,14 @@ import torch
 from noisesieve import pixels, sources
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import Recipe, recipe_to_document
+from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
 from noisesieve.core.records import Bools, FileFacts, Index, Ints
 from noisesieve.core.settings import PixelSettings, ScanSettings, SourceSettings
 from noisesieve.core.text import natural_key
 from noisesieve.learn.cost import weight_bytes
 from noisesieve.learn.device import choose_device, require_device
 from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.frozen.heads import FEATURE_BYTES
+from noisesieve.learn.frozen.features import feature_bytes
 from noisesieve.learn.networks.backbones import BACKBONES, LITE
 from noisesieve.learn.networks.pretrained import IMAGENET, NONE, weights_file, with_weights_hash
 from noisesieve.learn.plan import backbone_of, choose_weights, image_size, plan
@@ -55,7 +55,7 @@ def validate_settings(settings: ScanSettings) -> None:
     if options.backbone not in (None, *BACKBONES):
         raise UsageError(f"--backbone {options.backbone}: unknown.", f"Choose {', '.join(BACKBONES)}.")
     device = choose_device(settings.device).type
-    weights, _ = choose_weights(options, longest_sides=np.zeros(0, dtype=np.int64), device=device)
+    weights, _ = choose_weights(options, device=device)
     weights_file(weights, backbone_of(options, weights, device))
 
 
@@ -79,7 +79,7 @@ def _plan_with_weights(
 ) -> tuple[Recipe, Path | None]:
     """Return the recipe with the hash of its weights, and the file of the weights."""
     recipe = plan(settings.training, rows=rows, classes=classes, longest_sides=sides, device=device)
-    weights, _ = choose_weights(settings.training, longest_sides=sides, device=device)
+    weights, _ = choose_weights(settings.training, device=device)
     file = weights_file(weights, recipe.backbone)
     return with_weights_hash(recipe, file), file
 
@@ -151,8 +151,8 @@ def warn_of_unreadable(index: Index, file_facts: FileFacts, session: Session) ->
 def bytes_needed(dataset: Dataset, settings: ScanSettings) -> int:
     """Estimate the largest size of the run folder: two checkpoints and a third being written, or the results."""
     rows, classes = len(dataset.codes), len(dataset.classes)
-    if dataset.recipe.frozen:
-        features = 0 if settings.pixels.cache else rows * FEATURE_BYTES  # with a cache they are stored there
+    if isinstance(dataset.recipe, HeadRecipe):
+        features = 0 if settings.pixels.cache else rows * feature_bytes(dataset.recipe)  # with a cache they are there
         return len(dataset.index) * (500 + classes * 4) + features + 2**20
     # Weights: model, average, momentum, each also stashed. Rows: two sums of probabilities, then the margin history.
     checkpoint = 6 * weight_bytes(dataset.recipe, classes) + rows * (classes * 16 + 9)

@@ -21,7 +21,9 @@ from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Bools
 from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.frozen.choose import choose_depths
 from noisesieve.learn.frozen.features import compute_features
+from noisesieve.learn.frozen.heads import HeadData
 from noisesieve.learn.plan import describe
 from noisesieve.learn.training_data import TrainingData
 
@@ -58,8 +60,8 @@ def bench(settings: BenchSettings, *, session: Session | None = None) -> BenchTa
         classes=len(dataset.classes),
         wrong=int(wrong.sum()),
         label_column=index.label_column,
-        seed=dataset.recipe.seed,
-        recipe=dataset.recipe,
+        seed=comparison.recipe.seed,
+        recipe=comparison.recipe,
         warmup_epochs=comparison.warmup,
         flip=comparison.flip,
         machine=this_machine(joined.device),
@@ -109,4 +111,6 @@ def _comparison(dataset: Dataset, scan: ScanSettings, session: TrainingSession, 
         return Comparison(training_data, recipe, session)
     assert dataset.weights is not None
     features = compute_features(dataset.decoded, recipe, dataset.weights, scan.pixels, session, scratch=scratch)
-    return FrozenComparison(training_data, recipe, session, features=features.tensor, contents=features.contents)
+    rows = HeadData(features, training_data.labels, training_data.classes, training_data.trusted)
+    recipe, _ = choose_depths(rows, recipe, session)
+    return FrozenComparison(training_data, recipe, session, features=features)

@@ -16,7 +16,7 @@ from noisesieve.core.records import FileFacts
 from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.cost import CostEstimate, estimate
 from noisesieve.learn.distributed import Processes
-from noisesieve.learn.frozen.features import features_cache
+from noisesieve.learn.frozen.features import depth_files, feature_folder
 from noisesieve.learn.networks.pretrained import IMAGENET, statistics_of, weights_file, with_weights_hash
 from noisesieve.learn.plan import describe, plan
 from noisesieve.report import output_folder
@@ -30,10 +30,14 @@ def _cached_features(recipe: Recipe, settings: ScanSettings, sample: FileFacts, 
     if not isinstance(recipe, HeadRecipe) or recipe.weights == IMAGENET or statistics is None:
         return 0.0
     recipe = with_weights_hash(recipe, weights_file(recipe.weights, recipe.backbone))
-    folder = (settings.pixels.cache_dir or pixels.default_cache_dir()) if settings.pixels.cache else None
+    if not settings.pixels.cache:
+        return 0.0
+    root = settings.pixels.cache_dir or pixels.default_cache_dir()
     mean, std = (torch.tensor(values).tolist() for values in statistics)  # in float32, as they are used
     contents = {sha for sha, ok in zip(sample.sha256, sample.readable.tolist(), strict=True) if ok and sha is not None}
-    return features_cache(folder, recipe, settings.pixels, device, (mean, std)).known_share(contents)
+    files = depth_files(feature_folder(root, recipe, settings.pixels, device, (mean, std)), recipe)
+    missing = set().union(*(file.missing(contents) for file in files))
+    return 1.0 - len(missing) / max(1, len(contents))
 
 
 @dataclass(frozen=True)

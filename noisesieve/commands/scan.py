@@ -13,6 +13,7 @@ Row i is the same image at every stage. An image that cannot be read keeps its r
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ from noisesieve.core.settings import ScanSettings
 from noisesieve.core.summary import TrainingSummary
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.frozen.choose import choose_depths
 from noisesieve.learn.frozen.features import compute_features
 from noisesieve.learn.frozen.heads import HeadData, Heads
 from noisesieve.learn.loop import Loop
@@ -125,7 +127,7 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
             (folder / "review.html").unlink(missing_ok=True)  # from an older run
             run.begin(record, index, file_facts, fresh=state == "fresh")
             if dataset.recipe.frozen:
-                weights, scores = _train_heads(dataset, settings, run, session)
+                dataset, weights, scores = _train_heads(dataset, settings, run, session)
             else:
                 task = _training_task(dataset, run, identity)
                 if session.processes.size > 1:
@@ -170,8 +172,11 @@ def _train_network(task: TrainingTask, session: TrainingSession) -> tuple[Traine
 
 def _train_heads(
     dataset: Dataset, settings: ScanSettings, run: RunFolder, session: TrainingSession
-) -> tuple[TrainedWeights, Scores]:
-    """Compute features once, then train linear heads on them. One process does it; a stopped run keeps the features."""
+) -> tuple[Dataset, TrainedWeights, Scores]:
+    """Compute features once, choose their depths, and train linear heads on them. One process does it.
+
+    A stopped run keeps the features. Returns the dataset with the recipe that was chosen.
+    """
     recipe = dataset.recipe
     assert isinstance(recipe, HeadRecipe)
     assert dataset.weights is not None
@@ -180,15 +185,12 @@ def _train_heads(
     )
     if features.reused:
         session.note("The features were in the cache.")
-    data = HeadData(
-        features.tensor,
-        torch.from_numpy(dataset.codes),
-        len(dataset.classes),
-        torch.from_numpy(dataset.trusted),
-        features.contents,
-    )
+    data = HeadData(features, torch.from_numpy(dataset.codes), len(dataset.classes), torch.from_numpy(dataset.trusted))
+    recipe, compared = choose_depths(data, recipe, session)
     head, scores = Heads(data, recipe, session).run()
-    return TrainedWeights.of_head(head, features.statistics, session.device), scores
+    assert scores.facts is not None
+    scores = replace(scores, facts=replace(scores.facts, compared_depths=compared))
+    return replace(dataset, recipe=recipe), TrainedWeights.of_head(head, features.statistics, session.device), scores
 
 
 # DECIDE and RECORD

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, fields
 
 from noisesieve.core.files import Document, Json
 
+LAST = "last"  # the depth of a network that every network has
+
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkChoice:
@@ -17,6 +19,7 @@ class NetworkChoice:
     lr: float
     weights: str = "none"  # the initial weights: none, imagenet, lite0, or a file's name
     weights_sha256: str = ""
+    depths: tuple[str, ...] = (LAST,)  # whose features the last layer gets; empty: chosen from the data
     momentum: float = 0.9
     weight_decay: float = 5e-4
     nesterov: bool = True
@@ -108,7 +111,8 @@ class RetrainRecipe(NetworkChoice):
 
 def recipe_to_document(recipe: Recipe) -> Document:
     """Return a recipe as JSON."""
-    return {**asdict(recipe), "lr_steps": list(recipe.lr_steps), "frozen": recipe.frozen}
+    lists = {"lr_steps": list(recipe.lr_steps), "depths": list(recipe.depths)}
+    return {**asdict(recipe), **lists, "frozen": recipe.frozen}
 
 
 def recipe_from_document(document: Json) -> Recipe:
@@ -116,4 +120,5 @@ def recipe_from_document(document: Json) -> Recipe:
     kind = HeadRecipe if document["frozen"] else NetworkRecipe
     known = {item.name for item in fields(kind)}
     values = {name: value for name, value in document.items() if name in known}
-    return kind(**{**values, "lr_steps": tuple(document["lr_steps"])})
+    depths = tuple(document.get("depths", (LAST,)))  # older runs have only one
+    return kind(**{**values, "lr_steps": tuple(document["lr_steps"]), "depths": depths})

@@ -121,6 +121,20 @@ class EpochRow:
 
 
 @dataclass(frozen=True)
+class DepthEvidence:
+    """How often heads on some depths of a network predict the given label of rows that they were not trained on."""
+
+    depths: list[str]
+    agreement: float
+    class_agreement: float  # the mean over the classes
+
+    @property
+    def score(self) -> float:
+        """What the depths are chosen by: it needs no truth."""
+        return (self.agreement + self.class_agreement) / 2
+
+
+@dataclass(frozen=True)
 class TrainingFacts:
     """What was chosen during training."""
 
@@ -132,6 +146,7 @@ class TrainingFacts:
     held_out_agreement: list[float]  # mean probability of their given labels, at each evaluation
     loop_eps: float
     heads: int | None = None  # None: a network was trained
+    compared_depths: list[DepthEvidence] | None = None  # what the depths of the features were chosen from
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, TypeVar
 
 from noisesieve.core.files import Document, Json
 from noisesieve.core.recipes import Recipe, recipe_from_document, recipe_to_document
-from noisesieve.core.records import TrainingFacts
+from noisesieve.core.records import DepthEvidence, TrainingFacts
 
 SCHEMA_VERSION = 1  # of report.parquet, summary.json and run.json
 T = TypeVar("T")
@@ -140,7 +140,7 @@ class Summary:
             unreadable_rows=[_typed(UnreadableRow, row) for row in document["unreadable_rows"]],
             duplicates=_typed(Duplicates, document["duplicates"]),
             training=TrainingSummary(
-                _typed(TrainingFacts, training), training["device"], recipe_from_document(training["recipe"])
+                _training_facts(training), training["device"], recipe_from_document(training["recipe"])
             ),
         )
 
@@ -149,6 +149,14 @@ def _to_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_to_json(item) for item in value]
     return value if isinstance(value, int) else asdict(value)
+
+
+def _training_facts(values: Json) -> TrainingFacts:
+    found = _typed(TrainingFacts, values)
+    compared = values.get("compared_depths")
+    if compared is None:
+        return found
+    return replace(found, compared_depths=[_typed(DepthEvidence, row) for row in compared])
 
 
 def _typed(kind: type[T], values: Json) -> T:

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from noisesieve.core.recipes import HeadRecipe, NetworkChoice, Recipe
-from noisesieve.learn.device import Precision
+from noisesieve.learn.device import Precision, kept_memory
 from noisesieve.learn.distributed import Processes
-from noisesieve.learn.frozen.heads import FEATURE_BYTES
 from noisesieve.learn.losses import training_loss
-from noisesieve.learn.networks.backbones import Network, build
+from noisesieve.learn.networks.backbones import Network, build, depths_of
 from noisesieve.learn.second_opinion import SNAPSHOT_EPOCHS
+
+HEAD_BYTES = 2 * 512 * 4  # per row, at most: two views of projected features
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ def estimate(
     """
     device = processes.device
     batch = min(recipe.batch_size, 64 if recipe.backbone in ("resnet8", "resnet20") else 8)
-    model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=0)
+    model = _network(recipe, classes)
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     images = torch.zeros((batch, 3, recipe.image_size, recipe.image_size), device=device)
     images = images.contiguous(memory_format=torch.channels_last)
@@ -44,9 +45,10 @@ def estimate(
     weights = sum(p.numel() for p in model.parameters()) * 4
     precision = Precision(device)
     if isinstance(recipe, HeadRecipe):  # one forward pass per view; the heads take seconds
-        rate = batch / _fastest(lambda: _forward(model, images, precision))
+        with kept_memory(device):
+            rate = batch / _fastest(lambda: _forward(model, images, precision))
         count = rows * views * (1 - cached_features)
-        memory = weights + rows * (classes * 32 + FEATURE_BYTES) + 900 * 2**20
+        memory = weights + rows * (classes * 32 + HEAD_BYTES) + 900 * 2**20
     else:
         labels = torch.zeros(batch, dtype=torch.int64, device=device)
         rate = batch / _fastest(lambda: _step(model, images, labels, precision)) * processes.size
@@ -60,6 +62,16 @@ def estimate(
         cache_bytes=rows * recipe.image_size**2 * 3,
         images_per_second=rate,
     )
+
+
+def _network(recipe: Recipe, classes: int) -> Network:
+    """Return the network that the recipe runs: for features with all of its depths, and fused."""
+    head = isinstance(recipe, HeadRecipe)
+    depths = tuple(depth.name for depth in depths_of(recipe.backbone)) if head else recipe.depths
+    model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=0, depths=depths)
+    if head:
+        model.fuse()
+    return model
 
 
 def _forward(model: Network, images: torch.Tensor, precision: Precision) -> None:
@@ -89,5 +101,5 @@ def _fastest(work: Callable[[], None]) -> float:
 def weight_bytes(recipe: NetworkChoice, classes: int) -> int:
     """Return the size of the network's weights, without allocating them."""
     with torch.device("meta"):
-        model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=0)
+        model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=0, depths=recipe.depths)
     return sum(value.numel() * value.element_size() for value in model.state_dict().values())

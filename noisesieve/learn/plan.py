@@ -13,12 +13,11 @@ from noisesieve.core.records import Ints
 from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.backbones import LITE
-from noisesieve.learn.networks.pretrained import IMAGENET, NONE, lite_installed
+from noisesieve.learn.networks.pretrained import IMAGENET, NONE
 from noisesieve.learn.presets import PRESET_RECIPES, PRETRAINED_SIZES, frozen
 from noisesieve.sieve.formulas import PAPER_EPS
 
 SIZES = (16, 24, 32, 48, 64, 96, 128, 160, 224)
-PHOTO = 48  # side in pixels from which images are assumed to be photos
 BODY_LR = 0.1  # learning rate of pretrained layers, as a share of the head's
 AUTO_SIZED = ("auto", "paper")  # presets whose backbone and image size are chosen from the data and the device
 
@@ -33,17 +32,16 @@ def image_size(options: TrainingOptions, *, longest_sides: Ints, device: str) ->
     return options.image_size or _base(options, 1, 2, longest_sides, device).image_size
 
 
-def choose_weights(options: TrainingOptions, *, longest_sides: Ints, device: str) -> tuple[str, bool]:
+def choose_weights(options: TrainingOptions, *, device: str) -> tuple[str, bool]:
     """Return the initial weights, and whether all layers but the last are frozen.
 
-    By default they are frozen for images of PHOTO pixels or more, on a CPU, if the extra `lite` is installed.
+    By default they are frozen on a CPU, for images of any size.
     """
     if options.weights is None and options.freeze is None:
         plain = options.preset == "auto" and options.backbone is None
         full = options.settle_epochs is not None or options.mixup or options.balanced or options.epoch_steps
         plain = plain and options.score_pass == "eval" and not full  # options of a full training ask for one
-        photos = len(longest_sides) > 0 and float(np.median(longest_sides)) >= PHOTO
-        return (LITE, True) if plain and photos and device == "cpu" and lite_installed() else (NONE, False)
+        return (LITE, True) if plain and device == "cpu" else (NONE, False)
     return options.weights or (LITE if options.freeze else NONE), bool(options.freeze)
 
 
@@ -59,7 +57,7 @@ def backbone_of(options: TrainingOptions, weights: str, device: str) -> str:
 def _base(options: TrainingOptions, rows: int, classes: int, longest_sides: Ints, device: str) -> Recipe:
     """Return the preset's recipe, adapted to the initial weights."""
     natural = _natural_size(longest_sides)
-    weights, freeze = choose_weights(options, longest_sides=longest_sides, device=device)
+    weights, freeze = choose_weights(options, device=device)
     recipe: Recipe = PRESET_RECIPES[options.preset](rows, natural, device)
     if weights == NONE:
         return recipe

@@ -11,7 +11,7 @@ from noisesieve.sieve.formulas import PAPER_EPS
 
 CPU_LARGEST = 32  # resnet8's receptive field is 25 pixels: larger images cost more and gain little
 GPU_LARGEST = 128
-PRETRAINED_SIZES = (128, 224)  # smallest and largest image size for pretrained networks
+PRETRAINED_SIZES = (160, 224)  # smallest and largest image size for pretrained networks
 HEAD_STEPS = 240  # training steps of heads, at least
 MANY_CLASSES = 100  # with more classes heads use one partition instead of two, to save time
 WATCH_STEPS = 30  # training steps between two evaluations of the held-out rows, at least
@@ -68,6 +68,7 @@ def frozen(rows: int, classes: int) -> HeadRecipe:
     return HeadRecipe(
         backbone=LITE,
         image_size=PRETRAINED_SIZES[0],
+        depths=(),
         epochs=epochs,
         warmup_epochs=epochs * 3 // 10,
         ramp_epochs=epochs * 3 // 10,
@@ -75,7 +76,7 @@ def frozen(rows: int, classes: int) -> HeadRecipe:
         batch_size=batch,
         lr=0.1,
         lr_schedule="cosine",
-        weight_decay=2e-2,
+        weight_decay=5e-2,
         loop_eps=1.0,
         sieve_eps=1e-3,
         folds=5,

@@ -148,7 +148,9 @@ def initial_state(
 ) -> TrainingState:
     """Return the state before the first step. `weights`: file of the initial weights of all layers but the last."""
     device, precision = processes.device, Precision(processes.device)
-    model = build(recipe.backbone, classes=classes, image_size=recipe.image_size, seed=recipe.seed)
+    model = build(
+        recipe.backbone, classes=classes, image_size=recipe.image_size, seed=recipe.seed, depths=recipe.depths
+    )
     if weights is not None:
         load_backbone(model, weights)
     if processes.size > 1 and device.type == "cuda":

@@ -1,4 +1,4 @@
-"""The cache on disk: memory maps of decoded pixels (uint8) and of features (float16), keyed by image content."""
+"""The cache on disk: memory maps of decoded pixels, keyed by image content."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from noisesieve.pixels.image import DECODER_VERSION
 
 PENDING = ""  # the status of a slot that is not filled yet
 COPY_BLOCK = 4096
-FEATURES = "features.f16"
 
 
 def default_cache_dir() -> Path:
@@ -120,7 +119,7 @@ class CacheEntry:
 
 
 class Cache:
-    """The entries of one kind: pixels of one size, or features of one backbone. Folders are built, then renamed.
+    """The entries of one image size. Folders are built, then renamed.
 
     Without a folder nothing is kept: `complete` builds in the scratch folder of the run.
     """
@@ -137,14 +136,6 @@ class Cache:
         """Return the cache of decoded images of one size."""
         prefix = f"{size}px-v{DECODER_VERSION}-{max_pixels:x}-"
         return cls(folder, prefix=prefix, item_bytes=pixel_bytes(1, size), store="pixels.u8")
-
-    @classmethod
-    def of_features(
-        cls, folder: Path | None, *, size: int, max_pixels: int, backbone_key: str, item_bytes: int
-    ) -> Cache:
-        """Return the cache of features of images of one size; `backbone_key` is the backbone and its settings."""
-        prefix = f"{size}px-v{DECODER_VERSION}-{max_pixels:x}-{backbone_key}-"
-        return cls(folder, prefix=prefix, item_bytes=item_bytes, store=FEATURES)
 
     @property
     def _folder(self) -> Path:
@@ -174,11 +165,6 @@ class Cache:
             if self._root is not None:
                 entry = self.keep(entry)
         return entry, False
-
-    def known_share(self, contents: set[str]) -> float:
-        """Return which share of these contents is in the cache."""
-        best = None if self._root is None else self.best(contents)
-        return 0.0 if best is None else len(contents & best.known().keys()) / max(1, len(contents))
 
     def best(self, contents: set[str]) -> CacheEntry | None:
         """Return the entry that has most of these content hashes, or None."""

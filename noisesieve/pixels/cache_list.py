@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from noisesieve.pixels.cache import FEATURES
 
 
 @dataclass(frozen=True)
@@ -31,15 +30,32 @@ def list_entries(folder: Path) -> list[CacheEntryInfo]:
     entries = []
     for path in sorted(folder.glob("*px-v*-*")) if folder.is_dir() else ():
         try:
-            images = pq.read_metadata(path / "contents.parquet").num_rows
+            kind, images = _kind_and_images(path)
             size = int(path.name.partition("px-")[0])
             used = datetime.datetime.fromtimestamp(path.stat().st_mtime, tz=datetime.UTC)
-        except (OSError, pa.ArrowException, ValueError):
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
             continue
         total = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
-        kind = "features" if (path / FEATURES).exists() else "pixels"
         entries.append(CacheEntryInfo(path.name, kind, size, images, total, used.isoformat(timespec="seconds")))
     return sorted(entries, key=lambda entry: entry.last_used)
+
+
+def _kind_and_images(path: Path) -> tuple[str, int]:
+    """Return the kind of an entry, and how many images it has."""
+    if (contents := path / "contents.parquet").exists():
+        return "features" if (path / "features.f16").exists() else "pixels", pq.read_metadata(contents).num_rows
+    counts = [_rows_of_chunks(file) for file in path.glob("*.chunks")]
+    if not counts:
+        raise ValueError("not an entry")
+    return "features", max(counts)
+
+
+def _rows_of_chunks(file: Path) -> int:
+    rows = 0
+    with file.open("rb") as lines:
+        for line in lines:
+            rows += len(json.loads(line)["contents"])
+    return rows
 
 
 def clear_entries(folder: Path, entries: Sequence[CacheEntryInfo], *, older_than: float | None) -> list[CacheEntryInfo]:

@@ -13,10 +13,11 @@ from torch import Tensor
 from noisesieve import __version__
 from noisesieve.core.errors import NoisesieveError, StateError
 from noisesieve.core.files import atomic_write, sha256_of, sha256_of_weights, verify_written, write_json
-from noisesieve.core.recipes import NetworkChoice
+from noisesieve.core.recipes import LAST, NetworkChoice
 from noisesieve.core.records import ModelSummary
 from noisesieve.learn.frozen.heads import Head
 from noisesieve.learn.networks.backbones import Network, build
+from noisesieve.learn.networks.lite import with_timm_names
 from noisesieve.learn.networks.pretrained import Statistics, load_backbone, weights_file
 from noisesieve.learn.state import TrainingState
 
@@ -66,6 +67,7 @@ def save_model(folder: Path, weights: TrainedWeights, card: ModelCard) -> None:
         "schema_version": SCHEMA_VERSION,
         "version": __version__,
         "backbone": network.backbone,
+        "depths": list(network.depths),
         "image_size": network.image_size,
         "classes": card.classes,
         "frozen": {"weights": network.weights, "sha256": network.weights_sha256} if card.frozen else None,
@@ -119,8 +121,14 @@ def load_model(folder: Path, device: torch.device, *, backbone_file: Path | None
     if not intact:
         raise StateError(f"{weights}: changed since the run wrote it.", "Scan again with --force.")
     try:
-        network = build(facts["backbone"], classes=len(facts["classes"]), image_size=facts["image_size"], seed=0)
-        network.load_state_dict(load_file(weights), strict=facts.get("frozen") is None)
+        network = build(
+            facts["backbone"],
+            classes=len(facts["classes"]),
+            image_size=facts["image_size"],
+            seed=0,
+            depths=tuple(facts.get("depths", (LAST,))),  # older runs have only one
+        )
+        network.load_state_dict(with_timm_names(load_file(weights)), strict=facts.get("frozen") is None)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise StateError(f"{card}: does not describe {weights.name} ({error}).", "Scan again with --force.") from error
     if (frozen := facts.get("frozen")) is not None:

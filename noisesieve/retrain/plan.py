@@ -33,6 +33,7 @@ def plan_retraining(
     ratio = options.ratio if options.ratio is not None else share
     return RetrainRecipe(
         backbone=run.backbone,
+        depths=run.depths,
         image_size=run.image_size,
         batch_size=batch,
         lr=options.lr or _rate(run, preset, start, fine=fine),

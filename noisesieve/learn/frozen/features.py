@@ -1,12 +1,12 @@
-"""Pixels → Features: the output of a frozen backbone for every image, computed once and cached for later runs."""
+"""Pixels → Features: what a frozen backbone sees at several depths, computed once and kept for later runs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,26 +15,60 @@ from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Ints
 from noisesieve.core.settings import PixelSettings
 from noisesieve.learn.batch_loader import BatchLoader
-from noisesieve.learn.device import Precision, make_deterministic
+from noisesieve.learn.device import Precision, kept_memory, make_deterministic
 from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.networks.backbones import Network, build
-from noisesieve.learn.networks.embed import block_size, extract_features
+from noisesieve.learn.frozen.store import CHUNK, DepthFile, Halves
+from noisesieve.learn.networks.backbones import build, depths_of
+from noisesieve.learn.networks.embed import extract_depths
 from noisesieve.learn.networks.pretrained import Statistics, load_backbone, statistics_of
 from noisesieve.pixels import Decoded
-from noisesieve.pixels.cache import Cache, CacheEntry, cache_folder
+from noisesieve.pixels.cache import cache_folder
+from noisesieve.pixels.image import DECODER_VERSION
 
-FEATURES_VERSION = 1  # part of the cache key: raise it when the computation of features changes
-Halves = npt.NDArray[np.float16]
+FEATURES_VERSION = 2  # part of the cache key: raise it when the computation of features changes
 
 
 @dataclass(frozen=True)
 class Features:
-    """Features of every readable row, (N, V, D) in float16: the plain view, then the mirrored one unless off."""
+    """Features of every readable row at every depth of a backbone: the plain view, then the mirrored one unless off."""
 
-    tensor: Tensor
+    maps: dict[str, Halves]  # by depth: (slots, V, D), in memory or mapped
+    slots: dict[str, Ints]  # by depth: (N,) the slot of each row
     contents: Tensor  # (N,) rows with equal numbers have the same image
     statistics: Statistics  # mean and deviation per channel that the images were normalized with
     reused: bool
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    @classmethod
+    def in_memory(cls, maps: dict[str, Halves], contents: Tensor | None = None) -> Features:
+        """Return features that were computed elsewhere, (N, V, D) by depth; row i is in slot i."""
+        count = len(next(iter(maps.values())))
+        slots = dict.fromkeys(maps, np.arange(count))
+        return cls(maps, slots, torch.arange(count) if contents is None else contents, ([], []), reused=False)
+
+    @property
+    def depths(self) -> tuple[str, ...]:
+        return tuple(self.maps)
+
+    @property
+    def views(self) -> int:
+        return int(next(iter(self.maps.values())).shape[1])
+
+    def take(self, rows: Ints) -> Features:
+        """Return the features of some rows."""
+        return replace(
+            self,
+            slots={depth: slots[rows] for depth, slots in self.slots.items()},
+            contents=self.contents[torch.from_numpy(rows)],
+        )
+
+    def read(self, depth: str, rows: Ints | slice, *, view: int | None = None) -> Tensor:
+        """Return the features of some rows in float32, (B, V, D), or (B, D) of one view."""
+        slots = self.slots[depth][rows]
+        part = self.maps[depth][slots] if view is None else self.maps[depth][slots, view]
+        return torch.from_numpy(part.astype(np.float32))
 
 
 def compute_features(
@@ -46,83 +80,83 @@ def compute_features(
     *,
     scratch: Path,
 ) -> Features:
-    """Return the features of all rows, from the cache as far as they are there. Equal images are computed once."""
+    """Return the features of all rows, from the store as far as they are there. Equal images are computed once.
+
+    The network is built only if something is missing.
+    """
     device = session.device
     make_deterministic(device)
-    network = build(recipe.backbone, classes=2, image_size=recipe.image_size, seed=0)
-    load_backbone(network, weights)
-    views, width = 1 if recipe.flip is False else 2, network.fc.in_features
     loader = BatchLoader(decoded.pixels, device, statistics=statistics_of(recipe.weights, recipe.backbone))
     statistics = loader.mean.tolist(), loader.std.tolist()
     hashes = [str(decoded.file_facts.sha256[row]) for row in decoded.rows.tolist()]
-    contents = sorted(set(hashes))
-    cache = features_cache(cache_folder(settings, session), recipe, settings, device, statistics)
-    first = {sha: row for row, sha in reversed(list(enumerate(hashes)))}
-
-    def fill(entry: CacheEntry) -> None:
-        slots = np.array(entry.pending(), dtype=np.int64)
-        slots = slots[np.argsort([first[contents[i]] for i in slots.tolist()], kind="stable")]  # in row order
-        rows = np.array([first[contents[i]] for i in slots.tolist()], dtype=np.int64)
-        _fill(entry, slots, rows, network, loader, session, views=views)
-
-    entry, reused = cache.complete(contents, fill, scratch=scratch)
-    return _read_features(entry, hashes, views, width, statistics, reused=reused)
-
-
-def features_cache(
-    folder: Path | None, recipe: HeadRecipe, settings: PixelSettings, device: torch.device, statistics: Statistics
-) -> Cache:
-    """Return the cache of the features that this recipe computes on this device."""
-    views = 1 if recipe.flip is False else 2
-    with torch.device("meta"):  # no memory, no initialization: only its shape is asked for
-        width = build(recipe.backbone, classes=2, image_size=recipe.image_size, seed=0).fc.in_features
-    settings_hash = digest([FEATURES_VERSION, statistics, str(Precision(device).dtype), device.type])
-    return Cache.of_features(
-        folder,
-        size=recipe.image_size,
-        max_pixels=settings.max_pixels,
-        backbone_key=f"{recipe.backbone}-{recipe.weights_sha256[:16]}-{settings_hash[:8]}-{views}",
-        item_bytes=views * width * 2,
+    root = cache_folder(settings, session)
+    folder = scratch if root is None else feature_folder(root, recipe, settings, device, statistics)
+    files = depth_files(folder, recipe)
+    wanted = set(hashes)
+    if damaged := max(file.drop_damaged(wanted) for file in files):
+        session.warn(f"{folder}: {damaged:,} rows of features are damaged: they are computed again.")
+    missing = set().union(*(file.missing(wanted) for file in files))
+    if missing:
+        row_of = {sha: row for row, sha in reversed(list(enumerate(hashes))) if sha in missing}
+        _fill(files, dict(sorted(row_of.items(), key=lambda item: item[1])), recipe, weights, loader, session)
+    if folder.exists():
+        os.utime(folder)  # the time of last use, for `noisesieve cache --clear --older-than`
+    _, contents = np.unique(np.array(hashes), return_inverse=True)
+    return Features(
+        maps={file.name: file.open() for file in files},
+        slots={file.name: file.slots(hashes) for file in files},
+        contents=torch.from_numpy(contents.astype(np.int64)),
+        statistics=statistics,
+        reused=not missing,
     )
 
 
+def feature_folder(
+    root: Path, recipe: HeadRecipe, settings: PixelSettings, device: torch.device, statistics: Statistics
+) -> Path:
+    """Return the folder of the features that this recipe computes on this device."""
+    mark = digest([FEATURES_VERSION, statistics, str(Precision(device).dtype), device.type])[:8]
+    decoding = f"{recipe.image_size}px-v{DECODER_VERSION}-{settings.max_pixels:x}"
+    return root / f"{decoding}-{recipe.backbone}-{recipe.weights_sha256[:16]}-{mark}-{_views(recipe)}"
+
+
+def depth_files(folder: Path, recipe: HeadRecipe) -> list[DepthFile]:
+    """Return the stored features of every depth of the recipe's backbone."""
+    return [
+        DepthFile(folder, depth.name, views=_views(recipe), width=depth.width) for depth in depths_of(recipe.backbone)
+    ]
+
+
+def feature_bytes(recipe: HeadRecipe) -> int:
+    """Return the size of a row's stored features."""
+    return _views(recipe) * 2 * sum(depth.width for depth in depths_of(recipe.backbone))
+
+
+def _views(recipe: HeadRecipe) -> int:
+    return 1 if recipe.flip is False else 2
+
+
 def _fill(
-    entry: CacheEntry,
-    slots: Ints,
-    rows: Ints,
-    network: Network,
+    files: list[DepthFile],
+    row_of: dict[str, int],
+    recipe: HeadRecipe,
+    weights: Path,
     loader: BatchLoader,
     session: TrainingSession,
-    *,
-    views: int,
 ) -> None:
-    """Compute the features of these rows and write them to their slots."""
-    device = session.device
-    network = network.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    store = _open_features(entry, views, network.fc.in_features, write=True)
+    """Compute the features of these contents, and append them chunk by chunk."""
+    names = tuple(file.name for file in files)
+    network = build(recipe.backbone, classes=2, image_size=recipe.image_size, seed=0, depths=names)
+    load_backbone(network, weights)
+    network.fuse()
+    network = network.to(session.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    contents, rows = list(row_of), torch.tensor(list(row_of.values()))
     session.stage("features", len(rows))
-    size = block_size(device)
-    batches = list(torch.from_numpy(rows).split(size))
-    features = extract_features(network, loader, batches, mirrored=views == 2, device=device)
-    for part, values in zip(torch.from_numpy(slots).split(size), features, strict=True):
-        store[part.numpy()] = values.clamp(-65504, 65504).half().numpy()
-        for slot in part.tolist():
-            entry.status[slot] = "ok"
-        session.advance(len(part))
-        session.pause()
+    with kept_memory(session.device):
+        found = extract_depths(network, loader, rows, mirrored=_views(recipe) == 2, chunk=CHUNK)
+        for start, part in zip(range(0, len(rows), CHUNK), found, strict=True):
+            for file in files:
+                file.append(contents[start : start + CHUNK], part[file.name].clamp(-65504, 65504).half().numpy())
+            session.advance(min(CHUNK, len(rows) - start))
+            session.pause()
     session.finish()
-
-
-def _open_features(entry: CacheEntry, views: int, width: int, *, write: bool) -> Halves:
-    store: Halves = np.memmap(entry.file, dtype=np.float16, mode="r+" if write else "r")
-    return store.reshape(-1, views, width)
-
-
-def _read_features(
-    entry: CacheEntry, hashes: list[str], views: int, width: int, statistics: Statistics, *, reused: bool
-) -> Features:
-    """Read the features of the rows into memory, in the order of the rows."""
-    slot = entry.known()
-    slots = np.array([slot[sha] for sha in hashes], dtype=np.int64)
-    features = torch.from_numpy(_open_features(entry, views, width, write=False)[slots])
-    return Features(features, torch.from_numpy(slots), statistics, reused)

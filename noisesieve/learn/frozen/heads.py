@@ -21,6 +21,7 @@ from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import EpochRow, Scores, TrainingFacts
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.folds import assign_folds, in_single_image_class
 from noisesieve.learn.frozen.projection import Projection
 from noisesieve.learn.history import EpochTotals, epoch_row, progress_facts
@@ -30,7 +31,6 @@ from noisesieve.learn.training_data import make_generator, shuffled_batches
 from noisesieve.learn.warmup import flipping_is_harmless
 from noisesieve.sieve.formulas import margin, undecided
 
-FEATURE_BYTES = 2 * 2048 * 2  # per row, at most: two views of 2,048 float16 values
 BLOCK_VALUES = 2**24  # probabilities computed at a time while scoring
 
 
@@ -57,11 +57,10 @@ class HeadScores:
 class HeadData:
     """The readable rows to train heads on."""
 
-    features: Tensor  # (N, V, D)
+    features: Features
     labels: Tensor  # (N,) int64
     classes: int
     trusted: Tensor  # (N,) bool: never dropped
-    contents: Tensor | None = None  # (N,) rows with equal numbers have the same image; None: all differ
 
 
 class Heads:
@@ -80,12 +79,11 @@ class Heads:
         self.recipe, self.device, self.session, self.observe = recipe, device, session, observe
         self.schedule = Schedule(recipe, recipe.warmup_epochs)
         self.labels, self.trusted, self.classes, self.rows = labels, data.trusted, classes, len(labels)
-        self.projection = Projection.fit(features[:, 0], classes=classes, seed=recipe.seed)
-        projected = [self.projection.project(view) for view in features.unbind(1)]
-        self.features = torch.stack(projected, dim=1).to(device)  # (N, V, Q)
+        self.projection = Projection.fit(features, recipe.depths, classes=classes, seed=recipe.seed)
+        self.features = self.projection.project(features).to(device)  # (N, V, Q)
         self.width = self.features.shape[2]
         self.prior = torch.bincount(labels, minlength=classes).double() / self.rows
-        contents = torch.arange(self.rows) if data.contents is None else data.contents
+        contents = features.contents
         self.heads = recipe.folds * recipe.head_seeds
         self.held_out_head = assign_folds(
             labels, contents, folds=recipe.folds, partitions=recipe.head_seeds, seed=recipe.seed
@@ -96,7 +94,7 @@ class Heads:
         self.weight = torch.zeros((classes * self.heads, self.width), device=device)
         self.bias = torch.zeros((classes * self.heads, 1), device=device)
         self.momentum = [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
-        self.flip: bool | None = recipe.flip if features.shape[1] > 1 else False
+        self.flip: bool | None = recipe.flip if features.views > 1 else False
         self.dropped = torch.zeros(self.rows, dtype=torch.float64)
         self.margin_history: list[Tensor] = []
         self.history: list[EpochRow] = []
@@ -189,13 +187,14 @@ class Heads:
         return self.features[batch.to(self.device), view.to(self.device)]
 
     def _update(self, views: Tensor, grad: Tensor, active: Tensor, rate: float) -> None:
-        """Take one SGD step as torch's SGD does, with weight decay. A head without rows in the batch is unchanged."""
+        """Take one SGD step as torch's SGD does. A head without rows in the batch is unchanged.
+
+        The bias is not decayed: it holds the frequencies of the classes, and a smaller one calls the majority wrong.
+        """
         recipe = self.recipe
         mask = active.repeat(self.classes).float()[:, None]  # (K * H, 1)
-        for value, slope, moment in zip(
-            (self.weight, self.bias), (grad @ views, grad.sum(dim=1, keepdim=True)), self.momentum, strict=True
-        ):
-            slope = slope.add(value, alpha=recipe.weight_decay)
+        slopes = ((grad @ views).add(self.weight, alpha=recipe.weight_decay), grad.sum(dim=1, keepdim=True))
+        for value, slope, moment in zip((self.weight, self.bias), slopes, self.momentum, strict=True):
             velocity = moment * recipe.momentum + slope
             step = slope.add(velocity, alpha=recipe.momentum) if recipe.nesterov else velocity
             moment.lerp_(velocity, mask)

