@@ -12,7 +12,7 @@ from noisesieve.sieve.formulas import PAPER_EPS
 CPU_LARGEST = 32  # resnet8's receptive field is 25 pixels: larger images cost more and gain little
 GPU_LARGEST = 128
 PRETRAINED_SIZES = (160, 224)  # smallest and largest image size for pretrained networks
-HEAD_STEPS = 240  # training steps of heads, at least
+HEAD_STEPS, HEAD_EPOCHS = 480, 10  # training steps and epochs of heads, at least
 MANY_CLASSES = 100  # with more classes heads use one partition instead of two, to save time
 WATCH_STEPS = 30  # training steps between two evaluations of the held-out rows, at least
 EMA_STEPS = 20  # horizon of the averaged weights in steps, at least
@@ -64,7 +64,7 @@ def paper(rows: int, natural: int, device: str) -> Recipe:
 def frozen(rows: int, classes: int) -> HeadRecipe:
     """Linear heads on frozen features; every row is scored by heads that were not trained on it."""
     batch = 64 if rows < 1500 else 256
-    epochs = min(200, max(30, -(-HEAD_STEPS // max(1, rows // batch))))
+    epochs = min(200, max(HEAD_EPOCHS, -(-HEAD_STEPS // max(1, rows // batch))))
     return HeadRecipe(
         backbone=LITE,
         image_size=PRETRAINED_SIZES[0],

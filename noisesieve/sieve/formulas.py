@@ -29,13 +29,13 @@ def regularizer(losses: Tensor, prior: Tensor, beta: float) -> Tensor:
     return -beta * (losses @ prior)
 
 
-def margin(probs: Tensor, labels: Tensor, eps: float) -> Tensor:
-    """Return l(y) - mean_j l(j), (N,): zero or above is corrupted.
+def margin(probs: Tensor, labels: Tensor, eps: float, *, classes_first: bool = False) -> Tensor:
+    """Return l(y) - mean_j l(j), (N,), from probabilities (N, K), or (K, N): zero or above is corrupted.
 
     Computed with log1p(f / eps), where ln eps cancels: stable for every eps from 1e-12 to 1e6.
     """
-    gains = torch.log1p(probs / eps)  # (N, K)
-    return gains.mean(dim=1) - gains.gather(1, labels[:, None]).squeeze(1)
+    gains, classes = torch.log1p(probs / eps), 0 if classes_first else 1
+    return gains.mean(dim=classes) - gains.gather(classes, labels.unsqueeze(classes)).squeeze(classes)
 
 
 def undecided(margins: Tensor) -> int:

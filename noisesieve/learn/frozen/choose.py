@@ -1,4 +1,9 @@
-"""Choose the depths of the features for a dataset, by agreement with its own labels: no truth is needed."""
+"""Choose the depths of the features for a dataset, by agreement with its own labels: no truth is needed.
+
+Every combination of the stored depths is measured by least squares on the projected features, with a closed form for
+every fold: how often does the most probable class of a row, by classifiers that never saw it, equal its given label?
+This orders the depths as heads that are trained on them do, in a tenth of the time.
+"""
 
 from __future__ import annotations
 
@@ -8,71 +13,71 @@ from itertools import combinations
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from noisesieve.core.recipes import HeadRecipe
-from noisesieve.core.records import DepthEvidence, Floats, Ints
+from noisesieve.core.records import DepthEvidence, Ints
 from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.frozen.heads import HeadData, Heads
+from noisesieve.learn.frozen.features import Features
+from noisesieve.learn.frozen.folds import assign_folds
+from noisesieve.learn.frozen.heads import HeadData
+from noisesieve.learn.frozen.projection import Projection
 
 ROWS = 10_000  # rows that are compared on, at most
-EPOCHS = 12
+RIDGE = 1.0  # weight of the penalty; the projected features have a mean square of about one
 
 
 def choose_depths(
     data: HeadData, recipe: HeadRecipe, session: TrainingSession
 ) -> tuple[HeadRecipe, list[DepthEvidence] | None]:
-    """Return the recipe with the depths whose heads agree best with the given labels of rows they never saw.
-
-    All combinations of the stored depths are compared, with one partition into folds and few epochs.
-    """
+    """Return the recipe with the depths that agree best with the given labels, and what they were chosen from."""
     known = data.features.depths
     if recipe.depths or len(known) == 1:
         return replace(recipe, depths=recipe.depths or known), None
-    part, quick = _sample(data), quick_recipe(recipe)
-    every = [depths for count in range(len(known), 0, -1) for depths in combinations(known, count)]
-    found = [_measure(part, replace(quick, depths=depths), session) for depths in every]
+    rows = np.unique(np.linspace(0, len(data.labels) - 1, min(len(data.labels), ROWS)).round().astype(np.int64))
+    features, labels = data.features.take(rows), data.labels[torch.from_numpy(rows)]
+    found = []
+    for count in range(len(known), 0, -1):
+        for depths in combinations(known, count):
+            session.pause()
+            found.append(measure_depths(features, labels, data.classes, depths, recipe))
     best = max(found, key=lambda evidence: evidence.score)  # of equal ones the first, which has more depths
     return replace(recipe, depths=tuple(best.depths)), found
 
 
-def quick_recipe(recipe: HeadRecipe) -> HeadRecipe:
-    """Return a shorter recipe, for comparing: one partition, few epochs, phases in proportion."""
-    share = min(1.0, EPOCHS / recipe.epochs)
-    return replace(
-        recipe,
-        head_seeds=1,
-        epochs=round(recipe.epochs * share),
-        warmup_epochs=max(1, round(recipe.warmup_epochs * share)),
-        ramp_epochs=round(recipe.ramp_epochs * share),
-        sieve_start=round((recipe.sieve_start - 1) * share) + 1,
-        average_epochs=min(2, recipe.average_epochs),
-    )
+def measure_depths(
+    features: Features, labels: Tensor, classes: int, depths: tuple[str, ...], recipe: HeadRecipe
+) -> DepthEvidence:
+    """Return how well least squares on some depths agrees with the given labels, out of fold."""
+    projection = Projection.fit(features, depths, classes=classes, seed=recipe.seed)
+    points = projection.project(features, views=1)[:, 0]
+    fold = assign_folds(labels, features.contents, folds=recipe.folds, partitions=1, seed=recipe.seed)[:, 0]
+    predicted = predict_out_of_fold(points, labels, classes, fold)
+    agreement, class_agreement = agreements(predicted.numpy(), labels.numpy())
+    return DepthEvidence(list(depths), agreement, class_agreement)
 
 
-def _measure(data: HeadData, recipe: HeadRecipe, session: TrainingSession) -> DepthEvidence:
-    quiet = TrainingSession(stop=session.stop, processes=session.processes)
-    _, scores = Heads(data, recipe, quiet).run()
-    agreement, class_agreement = agreements(scores.probs, data.labels.numpy())
-    return DepthEvidence(list(recipe.depths), agreement, class_agreement)
+def predict_out_of_fold(points: Tensor, labels: Tensor, classes: int, fold: Tensor) -> Tensor:
+    """Return the class (N,) that a ridge regression on the other folds gives the largest value."""
+    targets = one_hot(labels, classes).to(points)
+    gram, moment, total, counts = points.T @ points, points.T @ targets, points.sum(dim=0), targets.sum(dim=0)
+    predicted = torch.zeros_like(labels)
+    for number in range(int(fold.max()) + 1):
+        held = fold == number
+        own, given = points[held], targets[held]
+        rest = max(1, len(points) - len(own))
+        center, share = (total - own.sum(dim=0)) / rest, (counts - given.sum(dim=0)) / rest
+        inner = gram - own.T @ own - rest * torch.outer(center, center)
+        outer = moment - own.T @ given - rest * torch.outer(center, share)
+        inner.diagonal().add_(RIDGE * rest)
+        weight = torch.linalg.solve(inner.double(), outer.double()).to(points)
+        predicted[held] = ((own - center) @ weight + share).argmax(dim=1)
+    return predicted
 
 
-def agreements(probs: Floats, labels: Ints) -> tuple[float, float]:
-    """Return how often the most probable class is the given label: over all rows, and as a mean over the classes."""
-    right = (probs.argmax(axis=1) == labels).astype(np.float64)
+def agreements(predicted: Ints, labels: Ints) -> tuple[float, float]:
+    """Return how often the predicted class is the given label: over all rows, and as a mean over the classes."""
+    right = (predicted == labels).astype(np.float64)
     rows = np.bincount(labels)
     by_class = np.bincount(labels, weights=right)[rows > 0] / rows[rows > 0]
     return float(right.mean()), float(by_class.mean())
-
-
-def _sample(data: HeadData) -> HeadData:
-    """Return evenly spaced rows, at most ROWS; a class that would lose all its rows keeps one."""
-    count = len(data.labels)
-    if count <= ROWS:
-        return data
-    rows = np.linspace(0, count - 1, ROWS).round().astype(np.int64)
-    labels = data.labels.numpy()
-    lost = np.setdiff1d(np.unique(labels), labels[rows])
-    first = np.array([np.flatnonzero(labels == label)[0] for label in lost], dtype=np.int64)
-    rows = np.unique(np.concatenate((rows, first)))
-    chosen: Tensor = torch.from_numpy(rows)
-    return replace(data, features=data.features.take(rows), labels=data.labels[chosen], trusted=data.trusted[chosen])

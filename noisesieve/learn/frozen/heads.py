@@ -50,7 +50,7 @@ class HeadScores:
     probs: Tensor  # (N, K) float64, out of fold, mean over the partitions
     first: Tensor  # (N,) float64: probability of the given label from the first partition alone
     first_margin: Tensor  # (N,) margin from the first partition alone, with the floor of the verdict
-    clean: Tensor  # (N, H) bool: the row passes this head's sieve
+    clean: Tensor  # (N, H) bool: the row passes this head's sieve; all False if that was not asked for
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Heads:
         self.schedule = Schedule(recipe, recipe.warmup_epochs)
         self.labels, self.trusted, self.classes, self.rows = labels, data.trusted, classes, len(labels)
         self.projection = Projection.fit(features, recipe.depths, classes=classes, seed=recipe.seed)
-        self.features = self.projection.project(features).to(device)  # (N, V, Q)
+        self.features = self.projection.project(features, views=features.views).to(device)  # (N, V, Q)
         self.width = self.features.shape[2]
         self.prior = torch.bincount(labels, minlength=classes).double() / self.rows
         contents = features.contents
@@ -114,13 +114,14 @@ class Heads:
             if epoch == schedule.warmup and self.flip is None:
                 self.flip = self.may_flip()
             if averaged or schedule.scores_after(epoch):
-                scored = self.score()
+                sieves = not last and epoch + 1 >= schedule.sieve_start
+                scored = self.score(sieve=sieves)
                 margins = margin(scored.probs, self.labels, self.recipe.loop_eps)
                 self.margin_history.append(margins.float())
                 undecided_rows, flagged = undecided(margins), int((margins >= 0).sum())
                 if averaged:
                     total, counted = (total + scored.probs if counted else scored.probs.clone()), counted + 1
-                if not last and epoch + 1 >= schedule.sieve_start:
+                if sieves:
                     self.sieve(scored.clean, epoch)
             share = float((~self.held_out).double().mean())  # of the rows that one head is trained on
             images = round(kept * self.heads * share)
@@ -192,13 +193,15 @@ class Heads:
         The bias is not decayed: it holds the frequencies of the classes, and a smaller one calls the majority wrong.
         """
         recipe = self.recipe
-        mask = active.repeat(self.classes).float()[:, None]  # (K * H, 1)
+        mask = None if bool(active.all()) else active.repeat(self.classes).float()[:, None]  # (K * H, 1)
         slopes = ((grad @ views).add(self.weight, alpha=recipe.weight_decay), grad.sum(dim=1, keepdim=True))
         for value, slope, moment in zip((self.weight, self.bias), slopes, self.momentum, strict=True):
-            velocity = moment * recipe.momentum + slope
-            step = slope.add(velocity, alpha=recipe.momentum) if recipe.nesterov else velocity
-            moment.lerp_(velocity, mask)
-            value.sub_(step * mask, alpha=rate)
+            before = None if mask is None else moment.clone()
+            moment.mul_(recipe.momentum).add_(slope)
+            step = slope.add(moment, alpha=recipe.momentum) if recipe.nesterov else moment
+            value.sub_(step if mask is None else step * mask, alpha=rate)
+            if before is not None and mask is not None:
+                moment.copy_(torch.where(mask > 0, moment, before))
 
     def _report_logits(self, logits: Tensor, batch: Tensor) -> None:
         """Pass the mean logits of the heads that are trained on a row to the observer."""
@@ -223,21 +226,23 @@ class Heads:
         size = max(1, BLOCK_VALUES // (self.heads * self.classes))
         return (slice(begin, min(begin + size, self.rows)) for begin in range(0, self.rows, size))
 
-    def score(self) -> HeadScores:
-        """Score every row with every head, over both views if flips are allowed."""
+    def score(self, *, sieve: bool) -> HeadScores:
+        """Score every row with the heads that hold it out, and for the `sieve` with every head; over both views."""
         probs = torch.zeros((self.rows, self.classes), dtype=torch.float64)
         first, first_margin = torch.zeros(self.rows, dtype=torch.float64), torch.zeros(self.rows, dtype=torch.float64)
         clean = torch.zeros_like(self.keep)
         for rows in self.blocks():
             views = [self.logits(rows, view) for view in ((0, 1) if self.flip else (0,))]
             held_out = torch.stack([self.held_out_probabilities(view, rows) for view in views]).mean(dim=0)  # (K, P, B)
-            every = torch.stack([view.softmax(dim=0) for view in views]).mean(dim=0)  # (K, H, B)
             labels = self.labels[rows]
             probs[rows] = held_out.mean(dim=1).T
             first[rows] = held_out[:, 0].gather(0, labels[None]).squeeze(0)
             first_margin[rows] = margin(held_out[:, 0].T, labels, self.recipe.sieve_eps)
-            gaps = margin(every.flatten(1).T, labels.repeat(self.heads), self.recipe.loop_eps)
-            clean[rows] = (gaps < 0).view(self.heads, -1).T
+            if sieve:
+                every = [view.softmax(dim=0) for view in views]  # (K, H, B)
+                mean = (every[0] + every[1]).div_(2) if len(every) > 1 else every[0]
+                gaps = margin(mean.flatten(1), labels.repeat(self.heads), self.recipe.loop_eps, classes_first=True)
+                clean[rows] = (gaps < 0).view(self.heads, -1).T
         if not torch.isfinite(probs).all():
             raise TrainingError("The scores are not finite.", "Lower --lr or --beta.")
         return HeadScores(probs, first, first_margin, clean)

@@ -12,7 +12,7 @@ from torch import Tensor
 from noisesieve.learn.frozen.features import Features
 
 DIRECTIONS = 256  # number of directions kept, at least
-MOST_DIRECTIONS = 512  # with many classes
+MOST_DIRECTIONS = 320  # with many classes
 FIT_ROWS = 2048  # number of rows that they are computed from, at most
 BLOCK = 4096  # rows that are projected at a time
 
@@ -50,12 +50,12 @@ class Projection:
             _, _, basis = torch.svd_lowrank(points, q=directions, niter=1)
         return cls(tuple(depths), center, basis / scale[:, None])
 
-    def project(self, features: Features) -> Tensor:
-        """Return the projected features of all rows and views, (N, V, Q)."""
+    def project(self, features: Features, *, views: int) -> Tensor:
+        """Return the projected features of all rows and of the first `views` views, (N, V, Q)."""
         blocks = []
         for begin in range(0, len(features), BLOCK):
             rows = slice(begin, begin + BLOCK)
-            points = torch.cat([features.read(depth, rows) for depth in self.depths], dim=2)
+            points = torch.cat([features.read(depth, rows)[:, :views] for depth in self.depths], dim=2)
             blocks.append((points - self.center) @ self.basis)
         return torch.cat(blocks)
 
