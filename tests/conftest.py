@@ -26,8 +26,18 @@ REPOSITORY = Path(__file__).parent.parent
 SAMPLE = REPOSITORY / "sample_data"
 SHARED = REPOSITORY.parent / "shared"
 
-QUICK = ("--epochs", "8", "--warmup-epochs", "4", "--ramp-epochs", "2", "--sieve-start", "6", "--no-flip")
-QUICK_OPTIONS = {"epochs": 8, "warmup_epochs": 4, "ramp_epochs": 2, "sieve_start": 6, "flip": False}
+QUICK = (
+    *("--weights", "none", "--epochs", "8", "--warmup-epochs", "4"),
+    *("--ramp-epochs", "2", "--sieve-start", "6", "--no-flip"),
+)
+QUICK_OPTIONS = {
+    "weights": "none",
+    "epochs": 8,
+    "warmup_epochs": 4,
+    "ramp_epochs": 2,
+    "sieve_start": 6,
+    "flip": False,
+}
 
 
 def paint(path: Path, colour: tuple[int, int, int], *, seed: int = 0, size: tuple[int, int] = (16, 16)) -> Path:

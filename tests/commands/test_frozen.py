@@ -6,13 +6,13 @@ import json
 import shutil
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 import torch
 import torchvision
 
 import noisesieve as ns
-from noisesieve.pixels import cache, cache_list
+from noisesieve.learn.frozen.store import DepthFile, Halves
+from noisesieve.pixels import cache_list
 from tests.conftest import COLOURS, Run, paint, validate
 
 
@@ -33,7 +33,7 @@ def photos(tmp_path: Path) -> Path:
 def test_photos_are_scanned_with_frozen_features_and_the_output_says_so(inside: Run, photos: Path) -> None:
     done = inside("scan", photos, "-o", "run", "--no-review")
     assert done.returncode == 0, done.stderr
-    assert "10 heads on frozen lite0 at 128 px" in done.stderr
+    assert "10 heads on frozen lite0 at 160 px" in done.stderr
     assert "--weights none" in done.stderr
     report = ns.read_report("run")
     verdict = dict(zip(report.table["id"].to_pylist(), report.table["verdict"].to_pylist(), strict=True))
@@ -65,21 +65,21 @@ def test_features_are_kept_by_content_and_weights(inside: Run, photos: Path, tmp
     assert Path("first/report.parquet").read_bytes() == Path("third/report.parquet").read_bytes()
     paint(photos / "blue/new.png", COLOURS["blue"], seed=77, size=(64, 64))
     seen: list[int] = []
-    fill = cache.copy_known
+    append = DepthFile.append
 
-    def counted(source: cache.CacheEntry, target: cache.CacheEntry, item_bytes: int) -> cache.CacheEntry:
-        made = fill(source, target, item_bytes)
-        if target.store == cache.FEATURES:
-            seen.append(made.status.count(cache.PENDING))
-        return made
+    def counted(self: DepthFile, contents: list[str], values: Halves) -> None:
+        seen.append(len(contents))
+        append(self, contents, values)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("noisesieve.pixels.cache.copy_known", counted)
+        patch.setattr(DepthFile, "append", counted)
         assert inside("scan", photos, "-o", "fourth", *options).returncode == 0
-    assert seen == [1]  # only the new image is looked at
+    assert seen == [1, 1]  # only the new image is computed, at both depths
 
 
-def test_a_stop_while_looking_keeps_what_was_seen(photos: Path, tmp_path: Path) -> None:
+def test_a_stop_while_looking_keeps_what_was_seen(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from noisesieve.commands.scan import scan
     from noisesieve.core.errors import Stopped
     from noisesieve.core.progress import NullWatcher, Session
@@ -95,13 +95,13 @@ def test_a_stop_while_looking_keeps_what_was_seen(photos: Path, tmp_path: Path) 
         def advance(self, done: int = 1, **facts: object) -> None:
             self.asked = self.asked or self.looking
 
+    monkeypatch.setattr("noisesieve.learn.frozen.features.CHUNK", 16)
     settings = scan_settings(photos, output=tmp_path / "run", cache_dir=tmp_path / "kept", review=False)
     watcher = Impatient()
     with pytest.raises(Stopped):
         scan(settings, session=Session(watcher, lambda: Stopped("", exit_code=143) if watcher.asked else None))
     (entry,) = [entry for entry in cache_list.list_entries(tmp_path / "kept") if entry.kind == "features"]
-    known = pq.read_table(tmp_path / "kept" / entry.name / "contents.parquet")["status"].to_pylist()
-    assert 0 < known.count("ok") < len(known)
+    assert 0 < entry.images < 66
     scan(settings)
     fresh = scan_settings(photos, output=tmp_path / "fresh", cache=False, review=False)
     scan(fresh)

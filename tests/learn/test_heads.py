@@ -13,6 +13,7 @@ from noisesieve.core.errors import Stopped, TrainingError
 from noisesieve.core.recipes import Recipe
 from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.folds import assign_folds
 from noisesieve.learn.frozen.heads import HeadData, Heads
 from noisesieve.learn.frozen.projection import Projection
@@ -49,7 +50,8 @@ def blobs(wrong: int = 60, *, views: int = 1, seed: int = 0) -> tuple[Tensor, Te
 def heads(features: Tensor, labels: Tensor, made: Recipe | None = None, **options: object) -> Heads:
     trusted = options.pop("trusted", torch.zeros(len(labels), dtype=torch.bool))
     contents, stop = options.pop("contents", None), options.pop("stop", lambda: None)
-    data = HeadData(features, labels, CLASSES, trusted, contents)  # type: ignore[arg-type]
+    seen = Features.in_memory({"last": features.numpy()}, contents)  # type: ignore[arg-type]
+    data = HeadData(seen, labels, CLASSES, trusted)  # type: ignore[arg-type]
     return Heads(data, made or recipe(), TrainingSession(stop=stop), **options)  # type: ignore[arg-type]
 
 
@@ -186,8 +188,9 @@ def test_a_projection_on_many_directions_loses_next_to_nothing() -> None:
     features = torch.randn((600, 40), generator=generator) @ torch.randn(
         (40, 700), generator=generator
     )  # 40 true directions
-    projection = Projection.fit(features, classes=4, seed=0)
-    shown = projection.project(features)
+    seen = Features.in_memory({"last": features[:, None].numpy()})
+    projection = Projection.fit(seen, ("last",), classes=4, seed=0)
+    shown = projection.project(seen, views=1)[:, 0]
     assert shown.shape == (600, 256)
     near, far = torch.cdist(features, features), torch.cdist(shown, shown)
     assert torch.corrcoef(torch.stack((near.flatten(), far.flatten())))[0, 1] > 0.999

@@ -23,7 +23,8 @@ SIDES = np.array([32] * 10)
 
 
 def recipe(rows: int = 5000, sides: np.ndarray = SIDES, device: str = "cpu", **options: object) -> Recipe:
-    return plan(TrainingOptions(**options), rows=rows, classes=10, longest_sides=sides, device=device)  # type: ignore[arg-type]
+    wanted = TrainingOptions(**{"weights": "none", **options})  # type: ignore[arg-type]
+    return plan(wanted, rows=rows, classes=10, longest_sides=sides, device=device)
 
 
 def test_the_cifar_preset_is_the_papers() -> None:

@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.settings import TrainingOptions
-from noisesieve.learn import plan as plans
 from noisesieve.learn.networks import pretrained
 from noisesieve.learn.networks.backbones import LiteNet, build
 from noisesieve.learn.plan import choose_weights, plan
@@ -130,19 +129,9 @@ def test_lite0_comes_with_its_weights_takes_any_size_and_its_own_scaling() -> No
     assert pretrained.statistics_of("lite0", "lite0") == ([127.0] * 3, [128.0] * 3)
 
 
-def test_without_the_extra_the_hint_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrained.importlib.util, "find_spec", lambda name: None)
-    assert not pretrained.lite_installed()
-    with pytest.raises(UsageError) as caught:
-        pretrained.weights_file("lite0", "lite0")
-    assert "noisesieve[lite]" in (caught.value.hint or "")
-
-
-def test_photos_without_a_gpu_get_the_frozen_path_and_nothing_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert choose_weights(TrainingOptions(), longest_sides=PHOTOS, device="cpu") == ("lite0", True)
-    assert choose_weights(TrainingOptions(), longest_sides=np.array([48]), device="cpu") == ("lite0", True)
-    assert choose_weights(TrainingOptions(), longest_sides=np.array([47]), device="cpu") == ("none", False)
-    assert choose_weights(TrainingOptions(), longest_sides=PHOTOS, device="cuda") == ("none", False)
+def test_without_a_gpu_everything_gets_the_frozen_path_unless_a_training_is_asked_for() -> None:
+    assert choose_weights(TrainingOptions(), device="cpu") == ("lite0", True)
+    assert choose_weights(TrainingOptions(), device="cuda") == ("none", False)
     for options in (
         {"preset": "cifar"},
         {"backbone": "resnet8"},
@@ -150,10 +139,8 @@ def test_photos_without_a_gpu_get_the_frozen_path_and_nothing_else_does(monkeypa
         {"freeze": False},
         {"score_pass": "train"},
     ):
-        assert choose_weights(TrainingOptions(**options), longest_sides=PHOTOS, device="cpu") == ("none", False)  # type: ignore[arg-type]
-    assert choose_weights(TrainingOptions(freeze=True), longest_sides=ICONS, device="cuda") == ("lite0", True)
-    monkeypatch.setattr(plans, "lite_installed", lambda: False)
-    assert choose_weights(TrainingOptions(), longest_sides=PHOTOS, device="cpu") == ("none", False)
+        assert choose_weights(TrainingOptions(**options), device="cpu") == ("none", False)  # type: ignore[arg-type]
+    assert choose_weights(TrainingOptions(freeze=True), device="cuda") == ("lite0", True)
 
 
 def test_sizes_and_rates_of_pretrained_recipes() -> None:
@@ -161,7 +148,7 @@ def test_sizes_and_rates_of_pretrained_recipes() -> None:
         return plan(TrainingOptions(**options), rows=3000, classes=10, longest_sides=sides, device="cpu")  # type: ignore[arg-type]
 
     frozen = made(ICONS, weights="lite0", freeze=True)
-    assert (frozen.image_size, frozen.frozen, frozen.backbone) == (128, True, "lite0")  # type: ignore[attr-defined]
+    assert (frozen.image_size, frozen.frozen, frozen.backbone) == (160, True, "lite0")  # type: ignore[attr-defined]
     assert made(np.array([4000]), weights="lite0", freeze=True).image_size == 224  # type: ignore[attr-defined]
     tuned = made(PHOTOS, weights="imagenet")
     assert (tuned.backbone, tuned.image_size, tuned.body_lr) == ("resnet18", 160, 0.1)  # type: ignore[attr-defined]

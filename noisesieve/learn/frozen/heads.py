@@ -79,7 +79,7 @@ class Heads:
         self.recipe, self.device, self.session, self.observe = recipe, device, session, observe
         self.schedule = Schedule(recipe, recipe.warmup_epochs)
         self.labels, self.trusted, self.classes, self.rows = labels, data.trusted, classes, len(labels)
-        self.projection = Projection.fit(features, recipe.depths, classes=classes, seed=recipe.seed)
+        self.projection = Projection.fit(features, recipe.depths or features.depths, classes=classes, seed=recipe.seed)
         self.features = self.projection.project(features, views=features.views).to(device)  # (N, V, Q)
         self.width = self.features.shape[2]
         self.prior = torch.bincount(labels, minlength=classes).double() / self.rows
