@@ -22,7 +22,7 @@ from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.features import feature_bytes
 from noisesieve.learn.networks.backbones import BACKBONES, LITE
 from noisesieve.learn.networks.pretrained import IMAGENET, NONE, weights_file, with_weights_hash
-from noisesieve.learn.plan import backbone_of, choose_weights, image_size, plan
+from noisesieve.learn.plan import backbone_of, choose_weights, image_size, plan, plan_beside
 from noisesieve.report import class_codes, fingerprint
 from noisesieve.report.run import Identity
 from noisesieve.retrain.data import LabelledTestSet
@@ -40,6 +40,7 @@ class Dataset:
     codes: Ints  # (N,) labels of the readable rows, as positions in `classes`
     recipe: Recipe
     weights: Path | None  # file of the initial weights
+    beside: HeadRecipe | None = None  # heads that are scored beside the network
 
     @property
     def trusted(self) -> Bools:
@@ -65,11 +66,14 @@ def identity_of_run(settings: ScanSettings, index: Index, file_facts: FileFacts,
     The recipe is planned from the headers; it has the hash of the weights, so that other weights are another run.
     """
     readable = [label for label, ok in zip(index.labels, file_facts.readable.tolist(), strict=True) if ok]
-    recipe, _ = _plan_with_weights(settings, len(readable), len(set(readable)), longest_sides(file_facts), device)
+    sides, classes = longest_sides(file_facts), len(set(readable))
+    recipe, _ = _plan_with_weights(settings, len(readable), classes, sides, device)
+    beside = _plan_beside(settings, len(readable), classes, sides, device)
     return {
         **settings.identity(),
         "device": device,
         "recipe": recipe_to_document(recipe),
+        "beside": None if beside is None else recipe_to_document(beside),
         "fingerprint": fingerprint(index, file_facts),
     }
 
@@ -82,6 +86,12 @@ def _plan_with_weights(
     weights, _ = choose_weights(settings.training, device=device)
     file = weights_file(weights, recipe.backbone)
     return with_weights_hash(recipe, file), file
+
+
+def _plan_beside(settings: ScanSettings, rows: int, classes: int, sides: Ints, device: str) -> HeadRecipe | None:
+    """Return the recipe of the heads beside a network, with the hash of its weights, or None."""
+    recipe = plan_beside(settings.training, rows=rows, classes=classes, longest_sides=sides, device=device)
+    return None if recipe is None else with_weights_hash(recipe, weights_file(recipe.weights, recipe.backbone))
 
 
 def location_of_data(settings: ScanSettings) -> dict[str, str]:
@@ -131,7 +141,8 @@ def prepare_dataset(
         session.note(f"Pixels at {size} px were in the cache.")
     sides = longest_sides(decoded.file_facts)
     recipe, file = _plan_with_weights(settings, len(labels), len(classes), sides, device)
-    return Dataset(index, decoded, classes, class_codes(labels, classes), recipe, file)
+    beside = _plan_beside(settings, len(labels), len(classes), sides, device)
+    return Dataset(index, decoded, classes, class_codes(labels, classes), recipe, file, beside)
 
 
 def longest_sides(file_facts: FileFacts) -> Ints:

@@ -13,7 +13,6 @@ Row i is the same image at every stage. An image that cannot be read keeps its r
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,23 +27,19 @@ from noisesieve.commands._prepare import (
     prepare_dataset,
     validate_settings,
 )
+from noisesieve.commands._train import train, train_network
 from noisesieve.commands.review import write_review
 from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import OutputError, Stopped
-from noisesieve.core.files import digest, locked, write_json
+from noisesieve.core.files import locked, write_json
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import HeadRecipe, NetworkRecipe, recipe_to_document
+from noisesieve.core.recipes import recipe_to_document
 from noisesieve.core.records import FileFacts, Index, Scores
 from noisesieve.core.settings import ScanSettings
 from noisesieve.core.summary import TrainingSummary
-from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.frozen.choose import choose_depths
-from noisesieve.learn.frozen.features import compute_features
-from noisesieve.learn.frozen.heads import HeadData, Heads
-from noisesieve.learn.loop import Loop
-from noisesieve.learn.plan import describe
-from noisesieve.learn.training_data import TrainingData, TrainingTask
+from noisesieve.learn.plan import describe, introduce
+from noisesieve.learn.training_data import TrainingTask
 from noisesieve.report import (
     Report,
     ReportFacts,
@@ -88,7 +83,7 @@ def scan(
         return _lead(settings, joined, change)
     if folder := joined.processes.broadcast("", joined.pause):
         quiet = TrainingSession(stop=joined.stop, processes=joined.processes)
-        _train_network(TrainingTask.load(Path(folder)), quiet)
+        train_network(TrainingTask.load(Path(folder)), quiet)
     return None
 
 
@@ -112,12 +107,8 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
                 return _with_current_waivers(run, index, file_facts, settings, session)
             dataset = prepare_dataset(index, file_facts, settings, session, scratch=run.checkpoints / "pixels")
             run.require_free_space(bytes_needed(dataset, settings))
+            session.note(introduce(dataset.recipe, settings.training, beside=dataset.beside))
             session.note(f"{settings.training.preset}: {describe(dataset.recipe, session.processes)}")
-            if dataset.recipe.frozen and settings.training.freeze is None:
-                session.note(
-                    "No GPU and images of 48 px or more: using frozen EfficientNet-lite0 features. "
-                    "Pass --weights none to train a ResNet instead."
-                )
             record = RunRecord(
                 identity,
                 version=__version__,
@@ -126,15 +117,8 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
             )
             (folder / "review.html").unlink(missing_ok=True)  # from an older run
             run.begin(record, index, file_facts, fresh=state == "fresh")
-            if dataset.recipe.frozen:
-                dataset, weights, scores = _train_heads(dataset, settings, run, session)
-            else:
-                task = _training_task(dataset, run, identity)
-                if session.processes.size > 1:
-                    task.save(run.checkpoints / "task")
-                    session.processes.broadcast(str(run.checkpoints / "task"))
-                shared = True
-                weights, scores = _train_network(task, session)
+            shared = not dataset.recipe.frozen
+            dataset, weights, scores = train(dataset, settings, run, identity, session)
             report = _record(dataset, weights, scores, identity, run, settings, session)
             run.complete(record)
             if settings.review:
@@ -143,54 +127,6 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
     finally:
         if not shared:
             session.processes.broadcast("")  # no training: the other ranks end
-
-
-# TRAIN
-
-
-def _training_task(dataset: Dataset, run: RunFolder, identity: Identity) -> TrainingTask:
-    """Return all that training needs."""
-    recipe = dataset.recipe
-    assert isinstance(recipe, NetworkRecipe)
-    data = TrainingData(
-        pixels=dataset.decoded.pixels,
-        labels=torch.from_numpy(dataset.codes),
-        classes=len(dataset.classes),
-        trusted=torch.from_numpy(dataset.trusted),
-        weights=dataset.weights,
-    )
-    mark = digest({**identity, "recipe": recipe_to_document(recipe), "version": __version__})
-    return TrainingTask(data, recipe, run.checkpoints, mark)
-
-
-def _train_network(task: TrainingTask, session: TrainingSession) -> tuple[TrainedWeights, Scores]:
-    """Train a network with the sieve, from the last checkpoint if there is one."""
-    checkpoints = Checkpoints(task.checkpoints, identity=task.identity, warn=session.warn)
-    state, scores = Loop(task.data, task.recipe, session, checkpoints=checkpoints).run()
-    return TrainedWeights.of_state(state), scores
-
-
-def _train_heads(
-    dataset: Dataset, settings: ScanSettings, run: RunFolder, session: TrainingSession
-) -> tuple[Dataset, TrainedWeights, Scores]:
-    """Compute features once, choose their depths, and train linear heads on them. One process does it.
-
-    A stopped run keeps the features. Returns the dataset with the recipe that was chosen.
-    """
-    recipe = dataset.recipe
-    assert isinstance(recipe, HeadRecipe)
-    assert dataset.weights is not None
-    features = compute_features(
-        dataset.decoded, recipe, dataset.weights, settings.pixels, session, scratch=run.checkpoints / "features"
-    )
-    if features.reused:
-        session.note("The features were in the cache.")
-    data = HeadData(features, torch.from_numpy(dataset.codes), len(dataset.classes), torch.from_numpy(dataset.trusted))
-    recipe, compared = choose_depths(data, recipe, session)
-    head, scores = Heads(data, recipe, session).run()
-    assert scores.facts is not None
-    scores = replace(scores, facts=replace(scores.facts, compared_depths=compared))
-    return replace(dataset, recipe=recipe), TrainedWeights.of_head(head, features.statistics, session.device), scores
 
 
 # DECIDE and RECORD

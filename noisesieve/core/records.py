@@ -135,6 +135,14 @@ class DepthEvidence:
 
 
 @dataclass(frozen=True)
+class JudgeEvidence:
+    """How often a model predicts the given label of rows that it was not trained on."""
+
+    judge: str  # network or heads
+    agreement: float
+
+
+@dataclass(frozen=True)
 class TrainingFacts:
     """What was chosen during training."""
 
@@ -147,6 +155,8 @@ class TrainingFacts:
     loop_eps: float
     heads: int | None = None  # None: a network was trained
     compared_depths: list[DepthEvidence] | None = None  # what the depths of the features were chosen from
+    held_out_accuracy: float | None = None  # of a network on the held-out rows' given labels, after the warm-up
+    compared_judges: list[JudgeEvidence] | None = None  # the model that judges comes first
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from noisesieve.core.files import Document, Json
 from noisesieve.core.recipes import Recipe, recipe_from_document, recipe_to_document
-from noisesieve.core.records import DepthEvidence, TrainingFacts
+from noisesieve.core.records import DepthEvidence, JudgeEvidence, TrainingFacts
 
 SCHEMA_VERSION = 1  # of report.parquet, summary.json and run.json
 T = TypeVar("T")
@@ -153,10 +153,12 @@ def _to_json(value: Any) -> Any:
 
 def _training_facts(values: Json) -> TrainingFacts:
     found = _typed(TrainingFacts, values)
-    compared = values.get("compared_depths")
-    if compared is None:
-        return found
-    return replace(found, compared_depths=[_typed(DepthEvidence, row) for row in compared])
+    depths, judges = values.get("compared_depths"), values.get("compared_judges")
+    return replace(
+        found,
+        compared_depths=None if depths is None else [_typed(DepthEvidence, row) for row in depths],
+        compared_judges=None if judges is None else [_typed(JudgeEvidence, row) for row in judges],
+    )
 
 
 def _typed(kind: type[T], values: Json) -> T:

@@ -127,6 +127,7 @@ class Loop:
                 flip=bool(state.flip),
                 held_out=len(self.held_out),
                 held_out_agreement=state.agreement,
+                held_out_accuracy=state.held_out_accuracy,
                 loop_eps=state.loop_eps or self.recipe.loop_eps,
             ),
             disagree=None if disagree is None else disagree.numpy(),

@@ -27,9 +27,40 @@ def plan(options: TrainingOptions, *, rows: int, classes: int, longest_sides: In
     return _with_options(_base(options, rows, classes, longest_sides, device), options)
 
 
+def plan_beside(
+    options: TrainingOptions, *, rows: int, classes: int, longest_sides: Ints, device: str
+) -> HeadRecipe | None:
+    """Return the recipe of the heads on frozen features that are scored beside a network on a GPU, or None.
+
+    They take seconds there, and with few images they may know better than a network that was trained on these alone.
+    """
+    if not (_asks_for_nothing(options) and is_gpu(device)):
+        return None
+    recipe = plan(
+        replace(options, weights=LITE, freeze=True),
+        rows=rows,
+        classes=classes,
+        longest_sides=longest_sides,
+        device=device,
+    )
+    return recipe if isinstance(recipe, HeadRecipe) else None
+
+
 def image_size(options: TrainingOptions, *, longest_sides: Ints, device: str) -> int:
     """Return the training size, which is needed for decoding, before the rest is planned."""
     return options.image_size or _base(options, 1, 2, longest_sides, device).image_size
+
+
+def is_gpu(device: str) -> bool:
+    """Return True for a device on which a network is trained by default."""
+    return device != "cpu"
+
+
+def _asks_for_nothing(options: TrainingOptions) -> bool:
+    """Return True if no option asks for a certain network, for certain weights, or for a full training."""
+    plain = options.preset == "auto" and options.backbone is None and options.weights is None and options.freeze is None
+    full = options.settle_epochs is not None or options.mixup or options.balanced or options.epoch_steps
+    return plain and options.score_pass == "eval" and not full
 
 
 def choose_weights(options: TrainingOptions, *, device: str) -> tuple[str, bool]:
@@ -37,11 +68,8 @@ def choose_weights(options: TrainingOptions, *, device: str) -> tuple[str, bool]
 
     By default they are frozen on a CPU, for images of any size.
     """
-    if options.weights is None and options.freeze is None:
-        plain = options.preset == "auto" and options.backbone is None
-        full = options.settle_epochs is not None or options.mixup or options.balanced or options.epoch_steps
-        plain = plain and options.score_pass == "eval" and not full  # options of a full training ask for one
-        return (LITE, True) if plain and device == "cpu" else (NONE, False)
+    if _asks_for_nothing(options) and not is_gpu(device):
+        return LITE, True
     return options.weights or (LITE if options.freeze else NONE), bool(options.freeze)
 
 
@@ -156,6 +184,19 @@ def _check(recipe: Recipe) -> None:
             "--warmup-epochs 0 with beta above 1 reinforces the random predictions of a new network.",
             "Give at least one epoch of warm-up.",
         )
+
+
+def introduce(recipe: Recipe, options: TrainingOptions, *, beside: HeadRecipe | None) -> str:
+    """Return in plain words what will be done, and why."""
+    if isinstance(recipe, HeadRecipe):
+        seen = "EfficientNet-lite0, trained on ImageNet," if recipe.weights == LITE else f"{recipe.backbone}, frozen,"
+        what = f"{seen} looks at every image once; small classifiers learn your labels from what it sees."
+        return f"No GPU: {what} --weights none trains a ResNet instead." if _asks_for_nothing(options) else what
+    start = "from scratch" if recipe.weights == NONE else f"from {recipe.weights}"
+    what = f"A {recipe.backbone} is trained on your images, {start}."
+    if beside is None:
+        return what
+    return f"{what} Classifiers on features of a frozen EfficientNet-lite0 are scored beside it; the better one judges."
 
 
 def describe(recipe: Recipe, processes: Processes) -> str:

@@ -47,6 +47,7 @@ class TrainingState:
     flip: bool | None = None  # None: not tested yet
     loop_eps: float | None = None  # floor of the sieve in the loop; None: not chosen yet
     agreement: list[float] = field(default_factory=list)
+    held_out_accuracy: float | None = None  # of the held-out rows' given labels, at the end of the warm-up
     epoch_facts: Json = field(default_factory=dict)  # sums over the steps of the current epoch
     history: list[Json] = field(default_factory=list)  # one row per epoch
 
@@ -61,6 +62,7 @@ class TrainingState:
         "flip",
         "loop_eps",
         "agreement",
+        "held_out_accuracy",
         "epoch_facts",
         "history",
     )

@@ -78,6 +78,7 @@ def update_warmup(
         return
     plain = scorer.score(state, held_out, mirrored=False)
     state.agreement = [*state.agreement, float(plain.gather(1, labels[:, None]).mean())]
+    state.held_out_accuracy = float((plain.argmax(dim=1) == labels).double().mean())
     if state.flip is None and len(state.agreement) >= FLIP_TRIAL and beats_chance(plain, labels):
         mirrored = scorer.score(state, held_out, mirrored=True)
         state.flip = flipping_is_harmless(plain, mirrored, labels)

@@ -200,3 +200,65 @@ def test_a_dry_run_and_a_doctor_know_what_would_be_done(inside: Run, photos: Pat
     assert inside("scan", photos, "-q", "--no-review", "-o", "run").returncode == 0
     again = json.loads(inside("scan", photos, "--dry-run", "--json").stdout)
     assert again["estimate"]["seconds"] == 0  # all features are in the cache
+
+
+def test_without_anything_missing_no_network_is_built(inside: Run, photos: Path, tmp_path: Path) -> None:
+    options = ("--no-review", "--cache-dir", tmp_path / "kept")
+    assert inside("scan", photos, "-o", "first", *options).returncode == 0
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a network was built")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("noisesieve.learn.frozen.features.build", refuse)
+        warm = inside("scan", photos, "-o", "second", *options)
+    assert warm.returncode == 0, warm.stderr
+    (folder,) = (tmp_path / "kept").glob("*lite0*")
+    content = bytearray((folder / "middle.f16").read_bytes())
+    content[1000] ^= 1
+    (folder / "middle.f16").write_bytes(content)
+    mended = inside("scan", photos, "-o", "third", *options)
+    assert mended.returncode == 0, mended.stderr
+    assert "are damaged: they are computed again" in mended.stderr
+    assert Path("first/report.parquet").read_bytes() == Path("third/report.parquet").read_bytes()
+
+
+def test_on_a_gpu_the_network_and_the_heads_are_compared(
+    inside: Run, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(160):
+        for c, (name, colour) in enumerate(COLOURS.items()):
+            paint(photos / name / f"more{i}.png", colour, seed=5000 + 1000 * c + i, size=(24, 24))
+    monkeypatch.setattr("noisesieve.learn.plan.is_gpu", lambda device: True)  # the CPU takes the part of a GPU
+    quick = ("--epochs", "8", "--image-size", "16", "--no-review")
+    done = inside("scan", photos, "-o", "run", *quick)
+    assert done.returncode == 0, done.stderr
+    assert "the better one judges" in done.stderr
+    summary = json.loads(Path("run/summary.json").read_text())
+    validate(summary, "summary")
+    judges = summary["training"]["compared_judges"]
+    assert {judge["judge"] for judge in judges} == {"network", "heads"}
+    assert judges[0]["agreement"] >= judges[1]["agreement"]
+    assert summary["training"]["recipe"]["frozen"] == (judges[0]["judge"] == "heads")
+    assert inside("check", photos, "--model", "run").returncode in (0, 1)
+
+
+def test_a_model_of_an_older_run_still_loads(inside: Run, photos: Path, tmp_path: Path) -> None:
+    """Runs of earlier versions have one depth and do not name it; whole networks have the old names of tensors."""
+    from safetensors.torch import load_file, save_file
+
+    from noisesieve.core.files import sha256_of, write_json
+    from noisesieve.report.model_card import load_model
+
+    assert inside("scan", photos, "-o", "run", "--no-review").returncode == 0
+    card = json.loads(Path("run/model.json").read_text())
+    del card["depths"]
+    head = load_file("run/model.safetensors")
+    old = tmp_path / "old"
+    old.mkdir()
+    weight = head["fc.weight"][:, :1280].contiguous()
+    save_file({"fc.weight": weight, "fc.bias": head["fc.bias"]}, old / "model.safetensors")
+    write_json(old / "model.json", {**card, "sha256": sha256_of(old / "model.safetensors")})
+    model = load_model(old, torch.device("cpu"))
+    assert [depth.name for depth in model.network.depths] == ["last"]
+    assert torch.equal(model.network.fc.weight, weight)

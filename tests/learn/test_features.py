@@ -1,0 +1,225 @@
+"""What a frozen network sees: depths of one forward pass, stored in chunks that survive kills and flipped bits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import adaptive_avg_pool2d
+
+from noisesieve.core.recipes import HeadRecipe
+from noisesieve.core.settings import TrainingOptions
+from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.frozen.choose import agreements, choose_depths, predict_out_of_fold
+from noisesieve.learn.frozen.features import Features
+from noisesieve.learn.frozen.heads import HeadData
+from noisesieve.learn.frozen.projection import Projection
+from noisesieve.learn.frozen.store import DepthFile
+from noisesieve.learn.networks import lite
+from noisesieve.learn.networks.backbones import BACKBONES, Depth, build, depths_of
+from noisesieve.learn.networks.pretrained import load_backbone
+from noisesieve.learn.plan import introduce, plan
+
+# Networks.
+
+
+@pytest.mark.parametrize(("side", "grid"), [(8, 4), (10, 4), (7, 4), (2, 4), (5, 1)])
+def test_pooling_is_torchs_adaptive_pooling_and_differentiable(side: int, grid: int) -> None:
+    maps = torch.randn(2, 3, side, side + 1, dtype=torch.float64, requires_grad=True)
+    ours = Depth("x", 3, grid).pool(maps)
+    assert torch.allclose(ours, adaptive_avg_pool2d(maps, grid).flatten(1), atol=1e-12)
+    ours.sum().backward()
+    assert maps.grad is not None
+
+
+@pytest.mark.parametrize("name", ["resnet8", "resnet18", "resnet50", "lite0"])
+def test_every_depth_has_the_width_it_states(name: str) -> None:
+    depths = tuple(depth.name for depth in depths_of(name))
+    network = build(name, classes=3, image_size=96, seed=0, depths=depths).eval()
+    with torch.inference_mode():
+        seen = network.depth_features(torch.zeros(2, 3, 96, 96))
+        assert network.features(torch.zeros(2, 3, 96, 96)).shape == (2, network.fc.in_features)
+    assert {depth.name: depth.width for depth in BACKBONES[name].depths} == {k: v.shape[1] for k, v in seen.items()}
+
+
+@pytest.mark.parametrize("side", [97, 128, 160])
+def test_the_registrys_weights_fit_timms_lite0_strictly_and_fusing_changes_nothing(side: int) -> None:
+    network = build("lite0", classes=2, image_size=side, seed=0, depths=("last", "middle"))
+    load_backbone(network, lite.lite_weights())
+    stored = torch.load(lite.lite_weights(), map_location="cpu", weights_only=True)
+    renamed = lite.with_timm_names(stored)
+    assert len(renamed) == len(stored)
+    own = {name.removeprefix("body."): value for name, value in network.state_dict().items() if "fc." not in name}
+    assert own.keys() == {name for name in renamed if not name.startswith("classifier.")}
+    assert all(torch.equal(value, renamed[name]) for name, value in own.items())
+    images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        plain = network.eval().features(images)
+        network.fuse()
+        assert not any(isinstance(module, nn.BatchNorm2d) for module in network.modules())
+        assert torch.allclose(network.features(images), plain, atol=1e-3)
+
+
+def test_names_of_other_files_are_left_alone() -> None:
+    assert list(lite.with_timm_names({"conv1.weight": torch.zeros(1)})) == ["conv1.weight"]
+    old = {
+        "body._conv_stem.weight": torch.zeros(1),
+        "body._blocks.3._bn0.bias": torch.zeros(1),
+        "fc.bias": torch.ones(1),
+    }
+    assert list(lite.with_timm_names(old)) == ["body.conv_stem.weight", "body.blocks.2.0.bn1.bias", "fc.bias"]
+
+
+# The store.
+
+
+def rows(count: int, first: int = 0) -> tuple[list[str], np.ndarray]:
+    values = np.random.default_rng(first).normal(size=(count, 2, 3)).astype(np.float16)
+    return [f"{first + i:064x}" for i in range(count)], values
+
+
+def opened(folder: Path) -> DepthFile:
+    return DepthFile(folder, "last", views=2, width=3)
+
+
+def test_chunks_are_found_again_by_content(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    (a, first), (b, second) = rows(5), rows(3, first=5)
+    store.append(a, first)
+    store.append(b, second)
+    again = opened(tmp_path)
+    assert again.missing([*a, *b, "new"]) == {"new"}
+    assert np.array_equal(again.open()[again.slots([b[1], a[4]])], np.stack((second[1], first[4])))
+    assert again.drop_damaged([*a, *b]) == 0
+
+
+@pytest.mark.parametrize("left", ["data", "line"])
+def test_a_kill_loses_the_chunk_that_was_being_written_and_no_other(tmp_path: Path, left: str) -> None:
+    (a, first), (b, second) = rows(5), rows(3, first=5)
+    opened(tmp_path).append(a, first)
+    if left == "data":
+        with (tmp_path / "last.f16").open("ab") as file:
+            file.write(b"half a row")
+    else:
+        with (tmp_path / "last.chunks").open("ab") as file:
+            file.write(b'{"first": 5, "contents": ["')
+    store = opened(tmp_path)
+    assert store.missing([*a, *b]) == set(b)
+    store.append(b, second)
+    again = opened(tmp_path)
+    assert np.array_equal(again.open()[again.slots([*a, *b])], np.concatenate((first, second)))
+    assert again.drop_damaged([*a, *b]) == 0
+
+
+@pytest.mark.parametrize("where", ["last.f16", "last.chunks"])
+def test_a_flipped_bit_costs_its_chunk_and_no_other(tmp_path: Path, where: str) -> None:
+    chunks = [rows(4, first=4 * i) for i in range(3)]
+    for contents, values in chunks:
+        opened(tmp_path).append(contents, values)
+    content = bytearray((tmp_path / where).read_bytes())
+    content[len(content) // 2] ^= 4
+    (tmp_path / where).write_bytes(content)
+    store, wanted = opened(tmp_path), [name for contents, _ in chunks for name in contents]
+    store.drop_damaged(wanted)
+    lost = store.missing(wanted)
+    assert 0 < len(lost) <= 4
+    for contents, values in chunks:
+        if lost & set(contents):
+            store.append(contents, values)
+    again = opened(tmp_path)
+    assert again.drop_damaged(wanted) == 0 or where == "last.chunks"
+    assert np.array_equal(again.open()[again.slots(wanted)], np.concatenate([values for _, values in chunks]))
+
+
+def test_two_processes_may_append_in_turns(tmp_path: Path) -> None:
+    one, two = opened(tmp_path), opened(tmp_path)
+    (a, first), (b, second), (c, third) = rows(2), rows(2, first=2), rows(2, first=4)
+    one.append(a, first)
+    two.append(b, second)
+    one.append(c, third)
+    again = opened(tmp_path)
+    assert np.array_equal(again.open()[again.slots([*a, *b, *c])], np.concatenate((first, second, third)))
+
+
+def test_nonsense_in_the_index_is_passed_over(tmp_path: Path) -> None:
+    contents, values = rows(2)
+    opened(tmp_path).append(contents, values)
+    with (tmp_path / "last.chunks").open("ab") as file:
+        for line in ("null", "[" * 100_000, '{"first": -1, "contents": ["x"], "crc32": 0}', "\xff"):
+            file.write(line.encode("latin1") + b"\n")
+        huge = {"first": 10**12, "contents": ["y"], "crc32": 0}
+        file.write(json.dumps(huge).encode() + b"\n")
+    assert opened(tmp_path).missing([*contents, "x", "y"]) == {"x", "y"}
+
+
+# Projection and choice.
+
+
+def blobs(count: int = 400, classes: int = 4) -> tuple[torch.Tensor, np.ndarray, np.ndarray]:
+    """Labels, features that show them, and features that show nothing."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, classes, count)
+    telling = rng.normal(size=(classes, 12))[labels] * 2 + rng.normal(size=(count, 12))
+    return torch.from_numpy(labels), telling[:, None].astype(np.float16), rng.normal(size=(count, 1, 40)).astype("f2")
+
+
+def test_depths_get_the_same_energy(tmp_path: Path) -> None:
+    _, telling, nothing = blobs()
+    seen = Features.in_memory({"last": telling * np.float16(50), "middle": nothing})
+    projection = Projection.fit(seen, ("last", "middle"), classes=4, seed=0)
+    points = projection.project(seen, views=1)[:, 0]
+    energy = points.square().mean(dim=0)
+    assert float(energy[:12].sum()) == pytest.approx(float(energy[12:].sum()), rel=1e-3)
+    assert float(energy.mean()) == pytest.approx(1.0, rel=1e-3)
+
+
+def recipe() -> HeadRecipe:
+    made = plan(TrainingOptions(), rows=400, classes=4, longest_sides=np.array([32]), device="cpu")
+    assert isinstance(made, HeadRecipe)
+    return made
+
+
+def test_depths_that_show_the_labels_are_chosen_without_any_truth() -> None:
+    labels, telling, nothing = blobs()
+    for maps in ({"last": telling, "middle": nothing}, {"last": nothing, "middle": telling}):
+        data = HeadData(Features.in_memory(maps), labels, 4, torch.zeros(400, dtype=torch.bool))
+        chosen, found = choose_depths(data, recipe(), TrainingSession())
+        assert found is not None
+        assert [row.depths for row in found] == [["last", "middle"], ["last"], ["middle"]]
+        best = max(found, key=lambda row: row.score)
+        assert list(chosen.depths) == best.depths
+        useful = next(name for name, values in maps.items() if values is telling)
+        assert useful in chosen.depths
+    one = HeadData(Features.in_memory({"last": telling}), labels, 4, torch.zeros(400, dtype=torch.bool))
+    assert choose_depths(one, recipe(), TrainingSession())[0].depths == ("last",)
+
+
+def test_least_squares_out_of_fold_never_sees_the_row() -> None:
+    labels, telling, _ = blobs()
+    points = torch.from_numpy(telling[:, 0].astype(np.float32))
+    fold = torch.arange(400) % 5
+    before = predict_out_of_fold(points, labels, 4, fold)
+    changed = labels.clone()
+    changed[fold == 2] = (changed[fold == 2] + 1) % 4  # the labels of one fold decide nothing about that fold
+    assert torch.equal(predict_out_of_fold(points, changed, 4, fold)[fold == 2], before[fold == 2])
+    plain, by_class = agreements(before.numpy(), labels.numpy())
+    assert min(plain, by_class) > 0.8
+
+
+def test_agreement_is_also_averaged_over_classes() -> None:
+    assert agreements(np.array([0, 0, 0, 0]), np.array([0, 0, 0, 3])) == (0.75, 0.5)
+
+
+# Words.
+
+
+def test_the_first_line_says_what_is_done_and_why() -> None:
+    assert "No GPU" in introduce(recipe(), TrainingOptions(), beside=None)
+    wanted = TrainingOptions(weights="none")
+    trained = plan(wanted, rows=400, classes=4, longest_sides=np.array([32]), device="cpu")
+    assert introduce(trained, wanted, beside=None) == "A resnet8 is trained on your images, from scratch."
+    assert "the better one judges" in introduce(trained, TrainingOptions(), beside=recipe())
