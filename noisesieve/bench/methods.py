@@ -133,7 +133,8 @@ class Comparison:
     def verdicts_of(self, training: TrainingResult, recipe: Recipe) -> MethodResult:
         """Return the closed-form verdict and the ranking of a training."""
         labels, start = self.training_data.labels.numpy(), time.monotonic()
-        verdicts = decide(training.scores, labels, eps=recipe.sieve_eps, trusted=np.zeros(len(labels), dtype=np.bool_))
+        eps = training.scores.sieve_eps or recipe.sieve_eps
+        verdicts = decide(training.scores, labels, eps=eps, trusted=np.zeros(len(labels), dtype=np.bool_))
         spent = time.monotonic() - start
         result = self.result(-verdicts.label_probability, verdicts.corrupted, training, spent)
         return replace(result, probability=verdicts.corruption_probability)

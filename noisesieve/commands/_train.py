@@ -14,11 +14,12 @@ from noisesieve.core.records import JudgeEvidence, Scores
 from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.frozen.choose import choose_depths
+from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import compute_features
 from noisesieve.learn.frozen.heads import HeadData, Heads
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.networks.pretrained import weights_file
+from noisesieve.learn.plan import describe_loss
 from noisesieve.learn.training_data import TrainingData, TrainingTask
 from noisesieve.learn.warmup import held_out_rows
 from noisesieve.report import RunFolder
@@ -84,10 +85,14 @@ def _train_heads(
     if features.reused:
         session.note("The features were in the cache.")
     data = HeadData(features, torch.from_numpy(dataset.codes), len(dataset.classes), torch.from_numpy(dataset.trusted))
-    recipe, compared = choose_depths(data, recipe, session)
+    recipe, depths = choose_depths(data, recipe, session)
+    recipe, losses = choose_loss(data, recipe, session)
+    if losses is not None:
+        session.note(describe_loss(recipe, losses))
     head, scores = Heads(data, recipe, session).run()
     assert scores.facts is not None
-    scores = replace(scores, facts=replace(scores.facts, compared_depths=compared))
+    scores = replace(scores, facts=replace(scores.facts, compared_depths=depths, compared_losses=losses))
+    recipe = replace(recipe, sieve_eps=scores.sieve_eps or recipe.sieve_eps)
     return replace(dataset, recipe=recipe), TrainedWeights.of_head(head, features.statistics, session.device), scores
 
 

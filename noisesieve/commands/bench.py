@@ -21,7 +21,7 @@ from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Bools
 from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.frozen.choose import choose_depths
+from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import compute_features
 from noisesieve.learn.frozen.heads import HeadData
 from noisesieve.learn.plan import describe
@@ -113,4 +113,5 @@ def _comparison(dataset: Dataset, scan: ScanSettings, session: TrainingSession, 
     features = compute_features(dataset.decoded, recipe, dataset.weights, scan.pixels, session, scratch=scratch)
     rows = HeadData(features, training_data.labels, training_data.classes, training_data.trusted)
     recipe, _ = choose_depths(rows, recipe, session)
+    recipe, _ = choose_loss(rows, recipe, session)
     return FrozenComparison(training_data, recipe, session, features=features)

@@ -135,6 +135,22 @@ class DepthEvidence:
 
 
 @dataclass(frozen=True)
+class LossEvidence:
+    """How often heads with some loss predict the given label of rows that they were not trained on."""
+
+    beta: float
+    prior: str
+    weight_decay: float
+    agreement: float
+    class_agreement: float  # the mean over the classes
+
+    @property
+    def score(self) -> float:
+        """What the loss is chosen by: it needs no truth."""
+        return (self.agreement + self.class_agreement) / 2
+
+
+@dataclass(frozen=True)
 class JudgeEvidence:
     """How often a model predicts the given label of rows that it was not trained on."""
 
@@ -155,6 +171,7 @@ class TrainingFacts:
     loop_eps: float
     heads: int | None = None  # None: a network was trained
     compared_depths: list[DepthEvidence] | None = None  # what the depths of the features were chosen from
+    compared_losses: list[LossEvidence] | None = None  # what beta, prior and weight decay were chosen from
     held_out_accuracy: float | None = None  # of a network on the held-out rows' given labels, after the warm-up
     compared_judges: list[JudgeEvidence] | None = None  # the model that judges comes first
 
@@ -175,6 +192,7 @@ class Scores:
     saved_model_scores: Floats | None = None
     division: Bools | None = None  # (N,) clean at the epoch that consistency training uses; None: use the verdict
     out_of_fold: bool = False  # True: every row was scored by heads that were not trained on it
+    sieve_eps: float | None = None  # the floor of the verdict, if it was chosen from these scores
     margin_history: npt.NDArray[np.float32] | None = None  # (E, N) margins of the last E scoring passes
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from noisesieve.core.files import Document, Json
 from noisesieve.core.recipes import Recipe, recipe_from_document, recipe_to_document
-from noisesieve.core.records import DepthEvidence, JudgeEvidence, TrainingFacts
+from noisesieve.core.records import DepthEvidence, JudgeEvidence, LossEvidence, TrainingFacts
 
 SCHEMA_VERSION = 1  # of report.parquet, summary.json and run.json
 T = TypeVar("T")
@@ -153,10 +153,11 @@ def _to_json(value: Any) -> Any:
 
 def _training_facts(values: Json) -> TrainingFacts:
     found = _typed(TrainingFacts, values)
-    depths, judges = values.get("compared_depths"), values.get("compared_judges")
+    depths, losses, judges = (values.get(f"compared_{name}") for name in ("depths", "losses", "judges"))
     return replace(
         found,
         compared_depths=None if depths is None else [_typed(DepthEvidence, row) for row in depths],
+        compared_losses=None if losses is None else [_typed(LossEvidence, row) for row in losses],
         compared_judges=None if judges is None else [_typed(JudgeEvidence, row) for row in judges],
     )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from noisesieve.core.errors import UsageError
 from noisesieve.core.recipes import HeadRecipe, NetworkRecipe, Recipe
-from noisesieve.core.records import Ints
+from noisesieve.core.records import Ints, LossEvidence
 from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.backbones import LITE
@@ -141,6 +141,11 @@ def _with_options(recipe: Recipe, options: TrainingOptions) -> Recipe:
         }
         if recipe.divide_at is not None:
             changes["divide_at"] = max(sieve_start - 1, round(recipe.divide_at * scale))
+    if isinstance(recipe, HeadRecipe):
+        changes |= {
+            "adaptive_beta": recipe.adaptive_beta and options.beta is None,
+            "adaptive_eps": recipe.adaptive_eps and options.sieve_eps is None,
+        }
     planned = replace(recipe, **{name: value for name, value in changes.items() if hasattr(recipe, name)})
     _check(planned)
     return planned
@@ -199,6 +204,14 @@ def introduce(recipe: Recipe, options: TrainingOptions, *, beside: HeadRecipe | 
     return f"{what} Classifiers on features of a frozen EfficientNet-lite0 are scored beside it; the better one judges."
 
 
+def describe_loss(recipe: HeadRecipe, found: list[LossEvidence]) -> str:
+    """Return in plain words which loss was chosen for this dataset, and why."""
+    best = max(found, key=lambda evidence: evidence.score)
+    loss = "plain cross-entropy" if recipe.beta == 0 else f"confidence regularization (beta {recipe.beta:g})"
+    prior = ", all classes weighted alike" if recipe.beta and recipe.prior == "uniform" else ""
+    return f"Chosen for your labels: {loss}{prior}. It predicts {best.agreement:.1%} of the labels it was not shown."
+
+
 def describe(recipe: Recipe, processes: Processes) -> str:
     """Return the recipe as one line of text."""
     network = recipe if isinstance(recipe, NetworkRecipe) else None
@@ -206,6 +219,8 @@ def describe(recipe: Recipe, processes: Processes) -> str:
     flips = {True: "flips", False: "no flips", None: "flips if harmless"}[recipe.flip]
     ranks = f", {processes.size} processes" if processes.size > 1 else ""
     eps = f"at most {recipe.loop_eps:g}" if network is not None and network.adaptive_eps else f"{recipe.loop_eps:g}"
+    verdict_eps = "chosen" if network is None and recipe.adaptive_eps else f"{recipe.sieve_eps:g}"
+    beta = "chosen" if isinstance(recipe, HeadRecipe) and recipe.adaptive_beta else f"{recipe.beta:g}"
     settle = f"settle {recipe.settle_epochs}, " if recipe.settle_epochs else ""
     origin = "" if recipe.weights == NONE or recipe.weights == recipe.backbone else f" ({recipe.weights})"
     heads = f"{recipe.folds * recipe.head_seeds} heads on frozen " if isinstance(recipe, HeadRecipe) else ""
@@ -213,8 +228,8 @@ def describe(recipe: Recipe, processes: Processes) -> str:
         f"{heads}{recipe.backbone}{origin} at {recipe.image_size} px on {processes.device.type}{ranks}, "
         f"{upto}{recipe.epochs} epochs (warm-up {upto}{recipe.warmup_epochs}, "
         f"{settle}ramp {recipe.ramp_epochs}, sieve from {recipe.sieve_start}), "
-        f"batch {recipe.batch_size}, lr {recipe.lr:g}, beta {recipe.beta:g}, "
-        f"eps {eps} / {recipe.sieve_eps:g}, {flips}{_extras(network)}"
+        f"batch {recipe.batch_size}, lr {recipe.lr:g}, beta {beta}, "
+        f"eps {eps} / {verdict_eps}, {flips}{_extras(network)}"
     )
 
 

@@ -14,6 +14,7 @@ GPU_LARGEST = 128
 PRETRAINED_SIZES = (160, 224)  # smallest and largest image size for pretrained networks
 HEAD_STEPS, HEAD_EPOCHS = 480, 10  # training steps and epochs of heads, at least
 MANY_CLASSES = 100  # with more classes heads use one partition instead of two, to save time
+PAPER_BETA = 2.0
 WATCH_STEPS = 30  # training steps between two evaluations of the held-out rows, at least
 EMA_STEPS = 20  # horizon of the averaged weights in steps, at least
 
@@ -51,9 +52,10 @@ def paper_rule(recipe: Recipe) -> Recipe:
     averaged weights, no average over epochs.
     """
     recipe = replace(recipe, settle_epochs=0, average_epochs=1, loop_eps=PAPER_EPS, sieve_eps=PAPER_EPS)
+    recipe = replace(recipe, adaptive_eps=False)
     if isinstance(recipe, NetworkRecipe):
-        recipe = replace(recipe, ema_epochs=0, adaptive_eps=False)
-    return recipe
+        return replace(recipe, ema_epochs=0)
+    return replace(recipe, beta=PAPER_BETA, prior="counted", adaptive_beta=False)
 
 
 def paper(rows: int, natural: int, device: str) -> Recipe:
@@ -81,6 +83,8 @@ def frozen(rows: int, classes: int) -> HeadRecipe:
         sieve_eps=1e-3,
         folds=5,
         head_seeds=2 if classes <= MANY_CLASSES else 1,
+        adaptive_beta=classes <= MANY_CLASSES,
+        adaptive_eps=True,
     )
 
 

@@ -23,6 +23,25 @@ def _apply_in_blocks(probs: Tensor, given: Tensor, prior: Tensor, beta: float, e
     return ThresholdTerms(*(torch.cat([getattr(part, name.name) for part in parts]) for name in fields(ThresholdTerms)))
 
 
+FLOORS: tuple[float, ...] = tuple(
+    10.0 ** (-step / 4) for step in range(49)
+)  # 1 to 1e-12; every one satisfies Theorem 2
+FLOOR_VALUES = 2**25  # probabilities that a floor is chosen from, at most
+
+
+def choose_floor(probs: Tensor, labels: Tensor) -> float:
+    """Return the floor eps with which about as many rows are flagged as are expected to be wrong.
+
+    `probs` (N, K) are out of fold. With two classes every floor gives the same verdict.
+    """
+    label_probs = probs.gather(1, labels[:, None]).squeeze(1)
+    expected = float(by_transition(probs, labels, label_probs.argsort(stable=True)).sum())
+    part = slice(None, None, -(-probs.numel() // FLOOR_VALUES))
+    share, sample, given = expected / len(labels), probs[part], labels[part]
+    gaps = [abs(float((margin(sample, given, eps) >= 0).double().mean()) - share) for eps in FLOORS]
+    return min(zip(gaps, FLOORS, strict=True), key=lambda pair: pair[0])[1]
+
+
 def decide(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdicts:
     """Apply the closed-form threshold once, to the averaged probabilities. Trusted rows are always clean."""
     probs = torch.from_numpy(scores.probs)  # (N, K) float64

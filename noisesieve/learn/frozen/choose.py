@@ -1,8 +1,10 @@
-"""Choose the depths of the features for a dataset, by agreement with its own labels: no truth is needed.
+"""Choose depths and loss for a dataset, by agreement with its own labels: no truth is needed.
 
 Every combination of the stored depths is measured by least squares on the projected features, with a closed form for
 every fold: how often does the most probable class of a row, by classifiers that never saw it, equal its given label?
-This orders the depths as heads that are trained on them do, in a tenth of the time.
+This orders the depths as heads that are trained on them do, in a tenth of the time. The loss, that is beta, prior and
+weight decay, is then chosen by heads with one partition into folds. Under much noise the regularizer is worth most;
+under little noise cross-entropy flags fewer right labels; a uniform prior is needed where one class has most rows.
 """
 
 from __future__ import annotations
@@ -16,14 +18,16 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from noisesieve.core.recipes import HeadRecipe
-from noisesieve.core.records import DepthEvidence, Ints
+from noisesieve.core.records import DepthEvidence, Ints, LossEvidence
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.folds import assign_folds
-from noisesieve.learn.frozen.heads import HeadData
+from noisesieve.learn.frozen.heads import HeadData, Heads
 from noisesieve.learn.frozen.projection import Projection
 
 ROWS = 10_000  # rows that are compared on, at most
+# Beta, prior and weight decay; the first of equal ones is taken. How they were found: noisesieve/bench/README.md.
+LOSSES = ((2.0, "counted", 5e-2), (2.0, "counted", 2e-2), (2.0, "uniform", 1e-1), (0.0, "counted", 1e-1))
 RIDGE = 1.0  # weight of the penalty; the projected features have a mean square of about one
 
 
@@ -34,15 +38,38 @@ def choose_depths(
     known = data.features.depths
     if recipe.depths or len(known) == 1:
         return replace(recipe, depths=recipe.depths or known), None
-    rows = np.unique(np.linspace(0, len(data.labels) - 1, min(len(data.labels), ROWS)).round().astype(np.int64))
-    features, labels = data.features.take(rows), data.labels[torch.from_numpy(rows)]
-    found = []
+    part, found = _sample(data), []
     for count in range(len(known), 0, -1):
         for depths in combinations(known, count):
             session.pause()
-            found.append(measure_depths(features, labels, data.classes, depths, recipe))
+            found.append(measure_depths(part.features, part.labels, data.classes, depths, recipe))
     best = max(found, key=lambda evidence: evidence.score)  # of equal ones the first, which has more depths
     return replace(recipe, depths=tuple(best.depths)), found
+
+
+def choose_loss(
+    data: HeadData, recipe: HeadRecipe, session: TrainingSession
+) -> tuple[HeadRecipe, list[LossEvidence] | None]:
+    """Return the recipe with the loss whose heads agree best with the given labels, and what it was chosen from."""
+    if not recipe.adaptive_beta:
+        return recipe, None
+    part, quiet, found = _sample(data), TrainingSession(stop=session.stop, processes=session.processes), []
+    for beta, prior, weight_decay in LOSSES:
+        chosen = replace(recipe, beta=beta, prior=prior, weight_decay=weight_decay)
+        _, scores = Heads(part, replace(chosen, head_seeds=1, adaptive_eps=False), quiet).run()
+        found.append(
+            LossEvidence(beta, prior, weight_decay, *agreements(scores.probs.argmax(axis=1), part.labels.numpy()))
+        )
+    best = max(found, key=lambda evidence: evidence.score)
+    return replace(recipe, beta=best.beta, prior=best.prior, weight_decay=best.weight_decay), found
+
+
+def _sample(data: HeadData) -> HeadData:
+    """Return the evenly spaced rows that are compared on."""
+    count = len(data.labels)
+    rows = np.unique(np.linspace(0, count - 1, min(count, ROWS)).round().astype(np.int64))
+    chosen = torch.from_numpy(rows)
+    return replace(data, features=data.features.take(rows), labels=data.labels[chosen], trusted=data.trusted[chosen])
 
 
 def measure_depths(

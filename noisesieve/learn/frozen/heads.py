@@ -29,6 +29,7 @@ from noisesieve.learn.losses import training_loss
 from noisesieve.learn.schedule import Schedule
 from noisesieve.learn.training_data import make_generator, shuffled_batches
 from noisesieve.learn.warmup import flipping_is_harmless
+from noisesieve.sieve.decide import choose_floor
 from noisesieve.sieve.formulas import margin, undecided
 
 BLOCK_VALUES = 2**24  # probabilities computed at a time while scoring
@@ -82,7 +83,9 @@ class Heads:
         self.projection = Projection.fit(features, recipe.depths or features.depths, classes=classes, seed=recipe.seed)
         self.features = self.projection.project(features, views=features.views).to(device)  # (N, V, Q)
         self.width = self.features.shape[2]
-        self.prior = torch.bincount(labels, minlength=classes).double() / self.rows
+        counted = torch.bincount(labels, minlength=classes).double() / self.rows
+        self.prior = torch.full_like(counted, 1 / classes) if recipe.prior == "uniform" else counted
+        self.sieve_eps = recipe.sieve_eps
         contents = features.contents
         self.heads = recipe.folds * recipe.head_seeds
         self.held_out_head = assign_folds(
@@ -137,7 +140,11 @@ class Heads:
             )
         self.session.finish()
         assert scored is not None
-        return self.head(), self.scores(total / counted, scored)
+        probs = total / counted
+        if self.recipe.adaptive_eps:
+            self.sieve_eps = choose_floor(probs, self.labels)
+            scored = self.score(sieve=False)  # the saved model is summarized with the chosen floor
+        return self.head(), self.scores(probs, scored)
 
     def _kept_by_most_heads(self) -> Tensor:
         """Return (N,): True for rows that are kept by most of the heads that may train on them."""
@@ -237,7 +244,7 @@ class Heads:
             labels = self.labels[rows]
             probs[rows] = held_out.mean(dim=1).T
             first[rows] = held_out[:, 0].gather(0, labels[None]).squeeze(0)
-            first_margin[rows] = margin(held_out[:, 0].T, labels, self.recipe.sieve_eps)
+            first_margin[rows] = margin(held_out[:, 0].T, labels, self.sieve_eps)
             if sieve:
                 every = [view.softmax(dim=0) for view in views]  # (K, H, B)
                 mean = (every[0] + every[1]).div_(2) if len(every) > 1 else every[0]
@@ -298,4 +305,5 @@ class Heads:
             saved_model_scores=torch.stack((scored.first, (scored.first_margin >= 0).double()), dim=1).numpy(),
             margin_history=torch.stack(self.margin_history).numpy(),
             out_of_fold=True,
+            sieve_eps=self.sieve_eps,
         )
