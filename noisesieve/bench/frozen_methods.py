@@ -1,7 +1,8 @@
 """The compared methods on frozen features. Every method gets the same features of the same backbone.
 
-cleanlab gets a logistic regression, out of fold, as its own guides use on embeddings, and the mirrored views if the
-heads get them.
+cleanlab gets a logistic regression, out of fold, as its own guides use on embeddings: on the same projection of the
+same depths, and on the mirrored views if the heads get them. Its penalty, and whether the features are standardized, are
+tuned by cross-validated accuracy on the given labels, as an expert would.
 """
 
 from __future__ import annotations
@@ -11,15 +12,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from noisesieve.bench import peers
 from noisesieve.bench.methods import Comparison, TrainingResult
 from noisesieve.core.recipes import HeadRecipe, Recipe
-from noisesieve.core.records import Floats
+from noisesieve.core.records import Floats, Ints
 from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.heads import HeadData, Heads
+from noisesieve.learn.frozen.projection import Projection
+
+PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # values of C that are tried for cleanlab's logistic regression
 
 
 @dataclass
@@ -59,23 +64,36 @@ class FrozenComparison(Comparison):
         return TrainingResult(None, replace(self.plain.scores, history=[]))
 
     def out_of_fold(self) -> tuple[Floats, float, float]:
-        """Return out-of-fold probabilities of logistic regressions, their seconds, and their passes."""
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.preprocessing import StandardScaler
-
+        """Return out-of-fold probabilities of the best logistic regression, the seconds of all, and its passes."""
         if not self.warmup:
             _ = self.plain  # decides on flips
-        start, labels, rows = time.monotonic(), self.training_data.labels.numpy(), len(self.training_data)
-        views = self.points()  # (N, V, D)
-        scaler = StandardScaler().fit(views[:, 0].numpy())
-        points = np.stack([scaler.transform(view.numpy()) for view in views.unbind(1)])  # (V, N, D)
+        assert self.features is not None
+        assert isinstance(self.recipe, HeadRecipe)
+        start, classes = time.monotonic(), self.training_data.classes
+        projection = Projection.fit(self.features, self.recipe.depths, classes=classes, seed=self.recipe.seed)
+        views = self.features.views if self.flip else 1
+        points = projection.project(self.features, views=views).numpy().swapaxes(0, 1)  # (V, N, Q)
+        labels, best = self.training_data.labels.numpy(), (-1.0, np.zeros((0, 0)), 0.0)
+        for scale in (1.0, points[0].std(axis=0).clip(min=1e-6)):
+            for penalty in PENALTIES:
+                probs, passes = self._cross_validate((points / scale).astype(np.float32), labels, penalty)
+                accuracy = float((probs.argmax(axis=1) == labels).mean())
+                if accuracy > best[0]:
+                    best = accuracy, probs, passes
+        return best[1], time.monotonic() - start, best[2]
+
+    def _cross_validate(self, points: npt.NDArray[np.float32], labels: Ints, penalty: float) -> tuple[Floats, float]:
+        """Return out-of-fold probabilities of one logistic regression, and its passes over the data."""
+        from sklearn.linear_model import LogisticRegression
+
+        rows = len(labels)
         probs: Floats = np.zeros((rows, self.training_data.classes))
         passes = 0.0
         for held in peers.stratified_folds(labels, peers.FOLDS, seed=self.recipe.seed):
             rest = np.setdiff1d(np.arange(rows), held)
-            model = LogisticRegression(max_iter=1000)
+            model = LogisticRegression(C=penalty, max_iter=1000)
             model.fit(np.concatenate(points[:, rest]), np.tile(labels[rest], len(points)))
             probs[np.ix_(held, model.classes_)] = np.mean([model.predict_proba(view[held]) for view in points], axis=0)
             passes += float(model.n_iter_.max()) * len(points) * len(rest) / rows
             self.session.pause()
-        return probs, time.monotonic() - start, passes
+        return probs, passes

@@ -31,7 +31,7 @@ def test_two_methods_on_the_sample_data(inside: Run, tmp_path: Path) -> None:
 
 def test_every_method_runs_and_shares_the_warm_up(inside: Run, colours: Path) -> None:
     assert inside("inject", colours, "--noise", "symmetric", "--rate", "0.2", "-o", "n.csv").returncode == 0
-    longer = ("--epochs", "12", "--warmup-epochs", "4", "--sieve-start", "8")
+    longer = ("--weights", "none", "--epochs", "12", "--warmup-epochs", "4", "--sieve-start", "8")
     options = ("--truth-column", "true_label", "--root", colours, *longer, "--json")
     done = inside("bench", "n.csv", *options)
     assert done.returncode == 0, done.stderr
