@@ -1,8 +1,8 @@
 """The compared methods on frozen features. Every method gets the same features of the same backbone.
 
 cleanlab gets a logistic regression, out of fold, as its own guides use on embeddings: on the same projection of the
-same depths, and on the mirrored views if the heads get them. Its penalty, and whether the features are standardized, are
-tuned by cross-validated accuracy on the given labels, as an expert would.
+same depths, and on the mirrored views if the heads get them. Its penalty, and whether the features are standardized,
+are tuned by cross-validated accuracy on the given labels, as an expert would.
 """
 
 from __future__ import annotations

@@ -14,15 +14,17 @@ from torch.nn.functional import adaptive_avg_pool2d
 from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.frozen.choose import agreements, choose_depths, predict_out_of_fold
+from noisesieve.learn.frozen.choose import agreements, choose_depths, choose_loss, predict_out_of_fold
 from noisesieve.learn.frozen.features import Features
-from noisesieve.learn.frozen.heads import HeadData
+from noisesieve.learn.frozen.heads import HeadData, Heads
 from noisesieve.learn.frozen.projection import Projection
 from noisesieve.learn.frozen.store import DepthFile
 from noisesieve.learn.networks import lite
 from noisesieve.learn.networks.backbones import BACKBONES, Depth, build, depths_of
 from noisesieve.learn.networks.pretrained import load_backbone
-from noisesieve.learn.plan import introduce, plan
+from noisesieve.learn.plan import describe_loss, introduce, plan
+from noisesieve.sieve.decide import choose_floor, decide
+from noisesieve.sieve.formulas import margin
 
 # Networks.
 
@@ -212,6 +214,59 @@ def test_least_squares_out_of_fold_never_sees_the_row() -> None:
 
 def test_agreement_is_also_averaged_over_classes() -> None:
     assert agreements(np.array([0, 0, 0, 0]), np.array([0, 0, 0, 3])) == (0.75, 0.5)
+
+
+def unequal(rare: float = 0.05, wrong: float = 0.05, rows: int = 600) -> tuple[HeadData, np.ndarray]:
+    """Two classes, one of them rare, and which of the labels are wrong."""
+    rng = np.random.default_rng(3)
+    true = (rng.random(rows) < rare).astype(np.int64)
+    seen = rng.normal(size=(2, 12))[true] * 2 + rng.normal(size=(rows, 12))
+    bad = rng.random(rows) < wrong
+    features = Features.in_memory({"last": seen[:, None].astype(np.float16)})
+    labels = torch.from_numpy(np.where(bad, 1 - true, true))
+    return HeadData(features, labels, 2, torch.zeros(rows, dtype=torch.bool)), bad
+
+
+def test_the_majority_is_not_called_wrong() -> None:
+    data, bad = unequal()
+    made = plan(TrainingOptions(), rows=600, classes=2, longest_sides=np.array([32]), device="cpu")
+    assert isinstance(made, HeadRecipe)
+    chosen, found = choose_loss(data, made, TrainingSession())
+    assert found is not None
+    assert {(row.beta, row.prior) for row in found} >= {(2.0, "counted"), (2.0, "uniform"), (0.0, "counted")}
+    assert (chosen.beta, chosen.prior) != (2.0, "counted")  # there a class above half of the rows would be unlearned
+    _, scores = Heads(data, chosen, TrainingSession()).run()
+    flagged = decide(scores, data.labels.numpy(), eps=0.1, trusted=np.zeros(600, dtype=np.bool_)).corrupted
+    assert (flagged & bad).sum() >= 0.8 * bad.sum()
+    assert (flagged & ~bad).sum() <= 0.02 * 600
+    assert "labels it was not shown" in describe_loss(chosen, found)
+
+
+def test_options_of_the_user_are_not_chosen_over() -> None:
+    data, _ = unequal()
+    wanted = TrainingOptions(beta=2.0, sieve_eps=0.01)
+    made = plan(wanted, rows=600, classes=2, longest_sides=np.array([32]), device="cpu")
+    assert isinstance(made, HeadRecipe)
+    chosen, found = choose_loss(data, made, TrainingSession())
+    assert found is None
+    assert (chosen.beta, chosen.prior, chosen.adaptive_eps) == (2.0, "counted", False)
+    _, scores = Heads(data, chosen, TrainingSession()).run()
+    assert scores.sieve_eps == 0.01
+
+
+def test_the_floor_flags_as_many_rows_as_are_expected_to_be_wrong() -> None:
+    rng = np.random.default_rng(0)
+    true, rows = rng.integers(0, 5, 4000), np.arange(4000)
+    logits = rng.normal(size=(4000, 5))
+    logits[rows, true] += 4
+    probs = torch.from_numpy(logits).softmax(dim=1)
+    for share in (0.02, 0.1, 0.3):
+        wrong = rng.random(4000) < share
+        labels = torch.from_numpy(np.where(wrong, (true + rng.integers(1, 5, 4000)) % 5, true))
+        eps = choose_floor(probs, labels)
+        assert 1e-12 <= eps <= 1
+        flagged = margin(probs, labels, eps) >= 0
+        assert float(flagged.double().mean()) == pytest.approx(share, abs=0.03)
 
 
 # Words.
