@@ -104,7 +104,14 @@ def test_a_reader_that_leaves_and_streams_that_are_full(colours: Path, tmp_path:
 
 
 def test_a_forced_run_that_was_stopped_resumes(colours: Path, tmp_path: Path) -> None:
-    long = {"epochs": 3000, "warmup_epochs": 2000, "ramp_epochs": 10, "sieve_start": 2500, "flip": False}
+    long = {
+        "weights": "none",
+        "epochs": 3000,
+        "warmup_epochs": 2000,
+        "ramp_epochs": 10,
+        "sieve_start": 2500,
+        "flip": False,
+    }
     settings = scan_settings(colours, output=tmp_path / "run", force=True, **long)
     notes: list[str] = []
 
@@ -234,7 +241,7 @@ def test_every_naughty_string_can_be_a_label(shared_data: Path, tmp_path: Path) 
     image = paint(tmp_path / "x.png", (1, 2, 3))
     lines = [json.dumps({"path": image.name, "label": label}) for label in labels for _ in range(2)]
     (tmp_path / "t.jsonl").write_text("\n".join(lines))
-    options = {"epochs": 2, "warmup_epochs": 1, "ramp_epochs": 1, "sieve_start": 2, "flip": False}
+    options = {"weights": "none", "epochs": 2, "warmup_epochs": 1, "ramp_epochs": 1, "sieve_start": 2, "flip": False}
     found = ns.scan(tmp_path / "t.jsonl", output=tmp_path / "run", **options)
     assert found.table["label"].to_pylist() == [label for label in labels for _ in range(2)]
     assert found.summary.duplicates.with_different_labels == 1
@@ -308,7 +315,10 @@ def wait_for_checkpoint(run: Path, process: subprocess.Popen[str], count: int = 
 
 
 HANGS = 600  # seconds after which a process counts as hanging; no test depends on how fast it is
-LONG = ("--epochs", "24", "--warmup-epochs", "12", "--ramp-epochs", "4", "--sieve-start", "15")
+LONG = (
+    *("--weights", "none", "--epochs", "24", "--warmup-epochs", "12"),
+    *("--ramp-epochs", "4", "--sieve-start", "15"),
+)
 
 
 def test_a_run_killed_at_any_time_resumes_to_the_same_bytes(colours: Path, tmp_path: Path) -> None:
@@ -428,12 +438,12 @@ def torchrun(*arguments: object, home: Path) -> subprocess.Popen[str]:
 
 
 def test_two_processes_agree_with_one(sample_run: Path, tmp_path: Path) -> None:
-    process = torchrun("scan", SAMPLE / "digits", "-o", tmp_path / "run", "-q", home=tmp_path)
+    process = torchrun("scan", SAMPLE / "digits", "--weights", "none", "-o", tmp_path / "run", "-q", home=tmp_path)
     _, err = process.communicate(timeout=HANGS)
     assert process.returncode == 0, err
     one = ns.read_report(sample_run).to_pandas()
     two = ns.read_report(tmp_path / "run").to_pandas()
-    assert (one.verdict == two.verdict).mean() >= 0.98
+    assert (one.verdict == two.verdict).mean() >= 0.97  # heads against a network of two processes
     assert min(precision_and_recall(tmp_path / "run")) >= 0.9
 
 

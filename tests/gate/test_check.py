@@ -27,7 +27,7 @@ from noisesieve.report import RunFolder
 from tests.conftest import REPOSITORY, SAMPLE, Run, paint, validate
 from tests.runs import built_once, make_run
 
-TRAINING = {"epochs": 24, "warmup_epochs": 16, "ramp_epochs": 3, "sieve_start": 20, "flip": False}
+TRAINING = {"weights": "none", "epochs": 24, "warmup_epochs": 16, "ramp_epochs": 3, "sieve_start": 20, "flip": False}
 
 
 def true_digits() -> dict[str, list[str]]:
@@ -209,7 +209,19 @@ def test_waivers_hold_for_content_and_label_and_end_with_either(inside: Run, hom
 
 def test_scan_honours_waivers_without_training_again(inside: Run, colours: Path, tmp_path: Path) -> None:
     (colours / "red/0.png").rename(colours / "blue/900.png")
-    quick = ("--epochs", "8", "--warmup-epochs", "4", "--ramp-epochs", "2", "--sieve-start", "6", "--no-flip")
+    quick = (
+        "--weights",
+        "none",
+        "--epochs",
+        "8",
+        "--warmup-epochs",
+        "4",
+        "--ramp-epochs",
+        "2",
+        "--sieve-start",
+        "6",
+        "--no-flip",
+    )
     scan = ("scan", colours, *quick, "-o", tmp_path / "run")
     assert inside(*scan, "-q").returncode == 0
     assert "blue/900.png" in ns.read_report(tmp_path / "run").corrupted["id"].to_pylist()

@@ -408,7 +408,14 @@ def test_a_changed_image_is_refused(inside: Run, home: Path, tmp_path: Path) -> 
 
 def test_scan_and_retrain_in_one_command(inside: Run, home: Path) -> None:
     done = inside(
-        "scan", home / "data", "-o", "run", "--retrain", "--no-review", "--epochs", "4", "--no-flip", "--limit", "60"
+        "scan",
+        home / "data",
+        "-o",
+        "run",
+        "--retrain",
+        "--no-review",
+        *("--weights", "none", "--epochs", "4"),
+        *("--no-flip", "--limit", "60"),
     )
     assert done.returncode == 0, done.stderr
     assert Path("run/report.parquet").exists()
@@ -458,6 +465,8 @@ def test_two_processes_scan_and_retrain_in_one_command(home: Path, tmp_path: Pat
         "run",
         "--retrain",
         "--no-review",
+        "--weights",
+        "none",
         "--epochs",
         "6",
         "--no-flip",
