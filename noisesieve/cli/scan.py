@@ -39,9 +39,9 @@ def scan(
 ) -> None:
     """Find the wrong labels of a dataset and write a report.
 
-    Trains a confidence-regularized ResNet. Without a GPU, photos (48 px or more) get confidence-regularized heads on
-    frozen features instead, if the extra `lite` is installed. Then the closed-form threshold of CORES² decides on every
-    row. The same command again resumes an unfinished run.
+    Trains a confidence-regularized ResNet. Without a GPU it trains heads on features of a frozen, ImageNet-trained
+    network instead, which takes about a minute for a few thousand images. Then the closed-form threshold of CORES²
+    decides on every row. The same command again resumes an unfinished run.
 
     Example: noisesieve scan ./dataset -o my-run
     """

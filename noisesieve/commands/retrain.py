@@ -27,7 +27,7 @@ from noisesieve.core.command_settings import RetrainSettings
 from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.files import Document, Json, atomic_write, digest, locked, write_json
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import RetrainRecipe
+from noisesieve.core.recipes import LAST, RetrainRecipe
 from noisesieve.core.records import Ints
 from noisesieve.core.text import printable, without_xml_control
 from noisesieve.learn.batch_loader import BatchLoader
@@ -85,7 +85,7 @@ class RetrainSummary:
         accuracy = document["accuracy"]
         return cls(
             **parts,
-            recipe=RetrainRecipe(**document["recipe"]),
+            recipe=RetrainRecipe(**{**document["recipe"], "depths": tuple(document["recipe"].get("depths", (LAST,)))}),
             rows=RoleCounts(**document["rows"]),
             accuracy=None if accuracy is None else AccuracyTable.from_document(accuracy),
         )
