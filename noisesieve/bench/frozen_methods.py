@@ -21,7 +21,8 @@ from noisesieve.bench.methods import Comparison, TrainingResult
 from noisesieve.core.recipes import HeadRecipe, Recipe
 from noisesieve.core.records import Floats, Ints
 from noisesieve.learn.frozen.features import Features
-from noisesieve.learn.frozen.heads import HeadData, Heads
+from noisesieve.learn.frozen.head_data import HeadData
+from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection
 
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # values of C that are tried for cleanlab's logistic regression

@@ -16,7 +16,8 @@ from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import compute_features
-from noisesieve.learn.frozen.heads import HeadData, Heads
+from noisesieve.learn.frozen.head_data import HeadData
+from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.networks.pretrained import weights_file
 from noisesieve.learn.plan import describe_loss

@@ -23,7 +23,7 @@ from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import compute_features
-from noisesieve.learn.frozen.heads import HeadData
+from noisesieve.learn.frozen.head_data import HeadData
 from noisesieve.learn.plan import describe
 from noisesieve.learn.training_data import TrainingData
 

@@ -121,33 +121,32 @@ class EpochRow:
 
 
 @dataclass(frozen=True)
-class DepthEvidence:
-    """How often heads on some depths of a network predict the given label of rows that they were not trained on."""
+class Agreement:
+    """How often the given label is predicted for rows that the predictor was not trained on."""
 
-    depths: list[str]
     agreement: float
     class_agreement: float  # the mean over the classes
 
     @property
     def score(self) -> float:
-        """What the depths are chosen by: it needs no truth."""
+        """What depths and loss are chosen by: it needs no truth."""
         return (self.agreement + self.class_agreement) / 2
 
 
 @dataclass(frozen=True)
-class LossEvidence:
-    """How often heads with some loss predict the given label of rows that they were not trained on."""
+class DepthEvidence(Agreement):
+    """The agreement of least squares on some depths of a network."""
+
+    depths: list[str]
+
+
+@dataclass(frozen=True)
+class LossEvidence(Agreement):
+    """The agreement of heads that were trained with some loss."""
 
     beta: float
     prior: str
     weight_decay: float
-    agreement: float
-    class_agreement: float  # the mean over the classes
-
-    @property
-    def score(self) -> float:
-        """What the loss is chosen by: it needs no truth."""
-        return (self.agreement + self.class_agreement) / 2
 
 
 @dataclass(frozen=True)

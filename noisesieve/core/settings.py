@@ -85,7 +85,7 @@ class TrainingOptions(Settings):
     )
     weights: str | None = option(
         None,
-        "Initial weights: none, imagenet, lite0 or a file. Default: lite0 for photos without a GPU.",
+        "Initial weights: none, imagenet, lite0 or a file. Default: lite0 without a GPU.",
         NETWORK,
         metavar="NAME|FILE",
     )

@@ -15,7 +15,7 @@ from noisesieve.core.errors import NoisesieveError, StateError
 from noisesieve.core.files import atomic_write, sha256_of, sha256_of_weights, verify_written, write_json
 from noisesieve.core.recipes import LAST, NetworkChoice
 from noisesieve.core.records import ModelSummary
-from noisesieve.learn.frozen.heads import Head
+from noisesieve.learn.frozen.head_data import Head
 from noisesieve.learn.networks.backbones import Network, build
 from noisesieve.learn.networks.lite import with_timm_names
 from noisesieve.learn.networks.pretrained import Statistics, load_backbone, weights_file

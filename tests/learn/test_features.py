@@ -16,7 +16,8 @@ from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import agreements, choose_depths, choose_loss, predict_out_of_fold
 from noisesieve.learn.frozen.features import Features
-from noisesieve.learn.frozen.heads import HeadData, Heads
+from noisesieve.learn.frozen.head_data import HeadData
+from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection
 from noisesieve.learn.frozen.store import DepthFile
 from noisesieve.learn.networks import lite
@@ -169,7 +170,7 @@ def blobs(count: int = 400, classes: int = 4) -> tuple[torch.Tensor, np.ndarray,
     return torch.from_numpy(labels), telling[:, None].astype(np.float16), rng.normal(size=(count, 1, 40)).astype("f2")
 
 
-def test_depths_get_the_same_energy(tmp_path: Path) -> None:
+def test_depths_get_the_same_energy() -> None:
     _, telling, nothing = blobs()
     seen = Features.in_memory({"last": telling * np.float16(50), "middle": nothing})
     projection = Projection.fit(seen, ("last", "middle"), classes=4, seed=0)

@@ -15,7 +15,8 @@ from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.folds import assign_folds
-from noisesieve.learn.frozen.heads import HeadData, Heads
+from noisesieve.learn.frozen.head_data import HeadData
+from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.plan import plan

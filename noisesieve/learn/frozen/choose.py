@@ -22,7 +22,8 @@ from noisesieve.core.records import DepthEvidence, Ints, LossEvidence
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.folds import assign_folds
-from noisesieve.learn.frozen.heads import HeadData, Heads
+from noisesieve.learn.frozen.head_data import HeadData, Projected
+from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection
 
 ROWS = 10_000  # rows that are compared on, at most
@@ -54,12 +55,15 @@ def choose_loss(
     if not recipe.adaptive_beta:
         return recipe, None
     part, quiet, found = _sample(data), TrainingSession(stop=session.stop, processes=session.processes), []
+    projected = Projected.of(part, recipe)  # the same for every loss
+    session.stage("comparing", len(LOSSES))
     for beta, prior, weight_decay in LOSSES:
         chosen = replace(recipe, beta=beta, prior=prior, weight_decay=weight_decay)
-        _, scores = Heads(part, replace(chosen, head_seeds=1, adaptive_eps=False), quiet).run()
-        found.append(
-            LossEvidence(beta, prior, weight_decay, *agreements(scores.probs.argmax(axis=1), part.labels.numpy()))
-        )
+        _, scores = Heads(part, replace(chosen, head_seeds=1, adaptive_eps=False), quiet, projected=projected).run()
+        agreed = agreements(scores.probs.argmax(axis=1), part.labels.numpy())
+        found.append(LossEvidence(*agreed, beta=beta, prior=prior, weight_decay=weight_decay))
+        session.advance(1)
+    session.finish()
     best = max(found, key=lambda evidence: evidence.score)
     return replace(recipe, beta=best.beta, prior=best.prior, weight_decay=best.weight_decay), found
 
@@ -80,8 +84,7 @@ def measure_depths(
     points = projection.project(features, views=1)[:, 0]
     fold = assign_folds(labels, features.contents, folds=recipe.folds, partitions=1, seed=recipe.seed)[:, 0]
     predicted = predict_out_of_fold(points, labels, classes, fold)
-    agreement, class_agreement = agreements(predicted.numpy(), labels.numpy())
-    return DepthEvidence(list(depths), agreement, class_agreement)
+    return DepthEvidence(*agreements(predicted.numpy(), labels.numpy()), depths=list(depths))
 
 
 def predict_out_of_fold(points: Tensor, labels: Tensor, classes: int, fold: Tensor) -> Tensor:

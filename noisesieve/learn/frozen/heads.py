@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -21,9 +20,8 @@ from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import EpochRow, Scores, TrainingFacts
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.folds import assign_folds, in_single_image_class
-from noisesieve.learn.frozen.projection import Projection
+from noisesieve.learn.frozen.head_data import Head, HeadData, HeadScores, Projected
 from noisesieve.learn.history import EpochTotals, epoch_row, progress_facts
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.schedule import Schedule
@@ -33,35 +31,6 @@ from noisesieve.sieve.decide import choose_floor
 from noisesieve.sieve.formulas import margin, undecided
 
 BLOCK_VALUES = 2**24  # probabilities computed at a time while scoring
-
-
-@dataclass(frozen=True)
-class Head:
-    """One linear layer on the backbone's features: the mean of all heads."""
-
-    weight: Tensor  # (K, D)
-    bias: Tensor  # (K,)
-    flip: bool
-
-
-@dataclass(frozen=True)
-class HeadScores:
-    """Scores of one pass: out-of-fold probabilities, and each head's sieve decision."""
-
-    probs: Tensor  # (N, K) float64, out of fold, mean over the partitions
-    first: Tensor  # (N,) float64: probability of the given label from the first partition alone
-    first_margin: Tensor  # (N,) margin from the first partition alone, with the floor of the verdict
-    clean: Tensor  # (N, H) bool: the row passes this head's sieve; all False if that was not asked for
-
-
-@dataclass(frozen=True)
-class HeadData:
-    """The readable rows to train heads on."""
-
-    features: Features
-    labels: Tensor  # (N,) int64
-    classes: int
-    trusted: Tensor  # (N,) bool: never dropped
 
 
 class Heads:
@@ -74,14 +43,15 @@ class Heads:
         session: TrainingSession,
         *,
         observe: Callable[[Tensor, Tensor], None] | None = None,  # mean logits (B, K) and rows of every step
+        projected: Projected | None = None,  # None: computed here
     ) -> None:
         device, features, labels, classes = session.device, data.features, data.labels, data.classes
         make_deterministic(device)
         self.recipe, self.device, self.session, self.observe = recipe, device, session, observe
         self.schedule = Schedule(recipe, recipe.warmup_epochs)
         self.labels, self.trusted, self.classes, self.rows = labels, data.trusted, classes, len(labels)
-        self.projection = Projection.fit(features, recipe.depths or features.depths, classes=classes, seed=recipe.seed)
-        self.features = self.projection.project(features, views=features.views).to(device)  # (N, V, Q)
+        projected = projected or Projected.of(data, recipe)
+        self.projection, self.features = projected.projection, projected.points.to(device)
         self.width = self.features.shape[2]
         counted = torch.bincount(labels, minlength=classes).double() / self.rows
         self.prior = torch.full_like(counted, 1 / classes) if recipe.prior == "uniform" else counted
