@@ -131,6 +131,7 @@ def test_a_command_loads_torchvision_and_pandas_only_where_they_are_used() -> No
     assert found.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tool", [("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",)], ids=" ".join)
 def test_the_linters_have_nothing_to_say(tool: tuple[str, ...]) -> None:
     command = [sys.executable, "-m", *tool]

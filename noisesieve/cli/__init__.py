@@ -86,6 +86,19 @@ for _command, _line in _COMMANDS.items():
 
 def main() -> None:
     """Run the command line. Every error is one line and an exit code; a traceback is shown only with --debug."""
+    try:
+        _run()
+    except SystemExit as left:
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
+            raise
+        # A process of torchrun ends here: while the interpreter ends, gloo's threads abort it about once in ten times,
+        # and torchrun then kills the process that still writes the report.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(left.code if isinstance(left.code, int) else int(left.code is not None))
+
+
+def _run() -> None:
     _open_closed_streams()
     signal.signal(signal.SIGINT, lambda number, frame: sys.exit(130))
     for stream in (sys.stdout, sys.stderr):

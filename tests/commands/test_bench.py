@@ -11,6 +11,7 @@ from noisesieve.bench.methods import METHODS
 from tests.conftest import QUICK, SAMPLE, Run, few_digits, validate
 
 
+@pytest.mark.slow
 def test_two_methods_on_the_sample_data(inside: Run, tmp_path: Path) -> None:
     data = few_digits(tmp_path / "digits", each=80)
     done = inside(

@@ -48,6 +48,7 @@ def test_photos_are_scanned_with_frozen_features_and_the_output_says_so(inside: 
     assert "finished already" in again.stderr
 
 
+@pytest.mark.slow
 def test_features_are_kept_by_content_and_weights(inside: Run, photos: Path, tmp_path: Path) -> None:
     options = ("--no-review", "--cache-dir", tmp_path / "kept")
     assert inside("scan", photos, "-o", "first", *options).returncode == 0

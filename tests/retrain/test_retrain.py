@@ -406,17 +406,11 @@ def test_a_changed_image_is_refused(inside: Run, home: Path, tmp_path: Path) -> 
     assert "red/0.png" in done.stderr
 
 
-def test_scan_and_retrain_in_one_command(inside: Run, home: Path) -> None:
-    done = inside(
-        "scan",
-        home / "data",
-        "-o",
-        "run",
-        "--retrain",
-        "--no-review",
-        *("--weights", "none", "--epochs", "4"),
-        *("--no-flip", "--limit", "60"),
-    )
+def test_scan_and_retrain_in_one_command(inside: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noisesieve.retrain.plan.LEAST_STEPS", 3)
+    monkeypatch.setattr("noisesieve.retrain.plan.MOST_EPOCHS", 3)
+    words = ("--retrain", "--no-review", "--weights", "none", "--epochs", "4", "--no-flip", "--limit", "60")
+    done = inside("scan", home / "data", "-o", "run", *words)
     assert done.returncode == 0, done.stderr
     assert Path("run/report.parquet").exists()
     assert Path("run-retrained/model.safetensors").exists()
@@ -456,25 +450,15 @@ def test_a_frozen_run_is_fine_tuned_from_its_own_weights(inside: Run, tmp_path: 
     assert inside("check", tmp_path / "photos", "--model", "out").returncode == 0
 
 
+@pytest.mark.slow
 def test_two_processes_scan_and_retrain_in_one_command(home: Path, tmp_path: Path) -> None:
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
-    words = [
-        "scan",
-        str(home / "data"),
-        "-o",
-        "run",
-        "--retrain",
-        "--no-review",
-        "--weights",
-        "none",
-        "--epochs",
-        "6",
-        "--no-flip",
-        "--json",
-    ]
+    few_steps = "from noisesieve.retrain import plan; plan.LEAST_STEPS = plan.MOST_EPOCHS = 3"
+    (tmp_path / "start.py").write_text(f"{few_steps}\nfrom noisesieve.cli import main; main()\n")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "start.py"]
+    options = ("--retrain", "--no-review", "--weights", "none", "--epochs", "6", "--no-flip", "--json")
     environment = {"PYTHONPATH": str(REPOSITORY), "NOISESIEVE_CACHE_DIR": str(home / "cache"), "OMP_NUM_THREADS": "1"}
     found = subprocess.run(
-        [*torchrun, "noisesieve", *words],
+        [*torchrun, "scan", str(home / "data"), "-o", "run", *options],
         capture_output=True,
         text=True,
         check=False,

@@ -89,6 +89,8 @@ def measure_depths(
 
 def predict_out_of_fold(points: Tensor, labels: Tensor, classes: int, fold: Tensor) -> Tensor:
     """Return the class (N,) that a ridge regression on the other folds gives the largest value."""
+    if points.shape[1] > len(points):  # the span of the rows is all that counts, and is smaller
+        points = points @ torch.linalg.qr(points.T).Q
     targets = one_hot(labels, classes).to(points)
     gram, moment, total, counts = points.T @ points, points.T @ targets, points.sum(dim=0), targets.sum(dim=0)
     predicted = torch.zeros_like(labels)
