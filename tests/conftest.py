@@ -41,7 +41,7 @@ QUICK_OPTIONS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start the slow tests first: some at the head of either half, which is what either of two processes begins with."""
+    """Start the slow tests first: some at the head of either half, where the two processes begin."""
     slow = [item for item in items if item.get_closest_marker("slow")]
     rest = [item for item in items if not item.get_closest_marker("slow")]
     half = max(0, len(items) // 2 - len(slow[::2]))

@@ -28,6 +28,7 @@ from noisesieve.report.run import Identity
 from noisesieve.retrain.data import LabelledTestSet
 
 UNREADABLE_SHOWN = 20
+HEADERS = 64  # headers from which the training size is guessed
 
 
 @dataclass(frozen=True)
@@ -108,6 +109,15 @@ def _own_weights(settings: ScanSettings) -> Path | None:
     return None if weights in (None, NONE, IMAGENET, LITE) else Path(str(weights))
 
 
+def guess_size(index: Index, settings: ScanSettings, session: TrainingSession) -> pixels.Ahead:
+    """Guess the training size from a few headers, so that images are decoded while all files are read and hashed."""
+    count = min(len(index), HEADERS)
+    rows = np.unique(np.linspace(0, len(index) - 1, count).round().astype(np.int64))
+    sample = pixels.inspect_files(index, settings.pixels, Session(stop=session.stop), rows=rows)
+    sides = longest_sides(sample)
+    return pixels.Ahead(image_size(settings.training, longest_sides=sides, device=session.device.type))
+
+
 def prepare_dataset(
     index: Index,
     file_facts: FileFacts,
@@ -115,6 +125,7 @@ def prepare_dataset(
     session: TrainingSession,
     *,
     scratch: Path,
+    ahead: pixels.Ahead | None = None,
 ) -> Dataset:
     """Decode every image at the training size and plan the training.
 
@@ -123,7 +134,7 @@ def prepare_dataset(
     device = session.device.type
     size = image_size(settings.training, longest_sides=longest_sides(file_facts), device=device)
     while True:
-        decoded = pixels.decode(index, file_facts, settings.pixels, session, size=size, scratch=scratch)
+        decoded = pixels.decode(index, file_facts, settings.pixels, session, size=size, scratch=scratch, ahead=ahead)
         wanted = image_size(settings.training, longest_sides=longest_sides(decoded.file_facts), device=device)
         if wanted == size:
             break

@@ -158,10 +158,11 @@ def _score(
     settings: CheckSettings, model: SavedModel, index: Index, known: Bools, session: Session
 ) -> tuple[FileFacts, Ints, Floats]:
     """Decode the batch and score its rows of known classes. Returns the files, the scored rows, the probabilities."""
-    file_facts = pixels.inspect_files(index, settings.pixels, session)
+    size, ahead = model.image_size, pixels.Ahead(model.image_size)
+    file_facts = pixels.inspect_files(index, settings.pixels, session, ahead=ahead)
     with tempfile.TemporaryDirectory() as scratch:
         decoded = pixels.decode(
-            index, file_facts, settings.pixels, session, size=model.image_size, scratch=Path(scratch)
+            index, file_facts, settings.pixels, session, size=size, scratch=Path(scratch), ahead=ahead
         )
         if len(decoded.rows) == 0:
             raise InputError(f"{index.root}: no image can be read ({file_facts.status[0]}).", "Is --root right?")

@@ -22,6 +22,7 @@ from noisesieve import __version__, pixels, sources
 from noisesieve.commands._prepare import (
     Dataset,
     bytes_needed,
+    guess_size,
     identity_of_run,
     location_of_data,
     prepare_dataset,
@@ -96,8 +97,10 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
         with locked(folder):
             for note in index.notes:
                 session.note(note)
-            file_facts = pixels.inspect_files(index, settings.pixels, session)
             run = RunFolder(folder)
+            again = run.is_finished() and not settings.force  # most likely the same run: then no pixels are needed
+            ahead = None if again else guess_size(index, settings, session)
+            file_facts = pixels.inspect_files(index, settings.pixels, session, ahead=ahead)
             identity = identity_of_run(settings, index, file_facts, session.device.type)
             state = run.find_state(identity, index, file_facts, force=settings.force)
             if state == "finished":
@@ -105,7 +108,8 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
                 if (version := run.version()) != __version__:
                     session.note(f"It was made by noisesieve {version}; this is {__version__}.")
                 return _with_current_waivers(run, index, file_facts, settings, session)
-            dataset = prepare_dataset(index, file_facts, settings, session, scratch=run.checkpoints / "pixels")
+            scratch = run.checkpoints / "pixels"
+            dataset = prepare_dataset(index, file_facts, settings, session, scratch=scratch, ahead=ahead)
             run.require_free_space(bytes_needed(dataset, settings))
             session.note(introduce(dataset.recipe, settings.training, beside=dataset.beside))
             session.note(f"{settings.training.preset}: {describe(dataset.recipe, session.processes)}")

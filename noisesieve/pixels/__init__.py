@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from noisesieve.pixels.cache import cache_folder, default_cache_dir
 from noisesieve.pixels.decode import (
+    Ahead,
     Decoded,
     decode,
     inspect_files,
@@ -13,6 +14,7 @@ from noisesieve.pixels.fetch import fetch
 from noisesieve.pixels.transfer import load_pixels, save_pixels
 
 __all__ = [
+    "Ahead",
     "Decoded",
     "cache_folder",
     "decode",

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index, Ints, Pixels
+from noisesieve.core.row_store import CHUNK as CHUNK_OF_ROWS
+from noisesieve.core.row_store import RowFile
 from noisesieve.core.settings import PixelSettings
-from noisesieve.pixels.cache import PENDING, Cache, CachedPixels, CacheEntry, cache_folder, pixel_bytes
+from noisesieve.pixels.cache import CachedPixels, cache_folder, pixel_bytes, pixel_file, pixel_folder
+from noisesieve.pixels.known import KnownContents
 from noisesieve.pixels.stream import StreamedPixels
 from noisesieve.pixels.worker_pool import CHUNK, ImageTask, TaskResult, WorkerOptions, WorkerPool
 
@@ -29,22 +32,72 @@ class Decoded:
     reused: bool
 
 
-def inspect_files(index: Index, settings: PixelSettings, session: Session, *, rows: Ints | None = None) -> FileFacts:
-    """Read every file once: its hash, the size from its header, or why it cannot be read. Nothing is decoded."""
+@dataclass(frozen=True)
+class Ahead:
+    """Pixels that are decoded into the cache while the files are inspected, so that every file is read once.
+
+    The size must be guessed before all headers are known. If the guess is wrong, or there is no cache, `decode` reads
+    the files again.
+    """
+
+    size: int
+    failed: dict[str, str] = field(default_factory=dict)  # content → why it cannot be decoded
+
+
+def inspect_files(
+    index: Index,
+    settings: PixelSettings,
+    session: Session,
+    *,
+    rows: Ints | None = None,
+    ahead: Ahead | None = None,
+) -> FileFacts:
+    """Read every file once: its hash, the size from its header, or why it cannot be read.
+
+    Nothing is decoded, unless `ahead` asks for it.
+    """
     chosen = range(len(index)) if rows is None else rows.tolist()
-    tasks = [ImageTask(j, 0, index.locate(i)) for j, i in enumerate(chosen)]
-    results: list[TaskResult] = [TaskResult(0, None, PENDING, 0, 0)] * len(tasks)
+    tasks = [ImageTask(j, index.locate(i)) for j, i in enumerate(chosen)]
+    results: list[TaskResult] = [TaskResult(0, None, "", 0, 0)] * len(tasks)
 
     def take(result: TaskResult) -> None:
-        results[result.key] = result
+        results[result.key] = result._replace(data=b"")
 
-    _run(tasks, take, settings, session, "reading")
+    if ahead is None or not _inspect_and_decode(tasks, take, settings, session, ahead):
+        _run(tasks, take, settings, session, "reading")
+    elif lost := [task for task in tasks if results[task.key].transient]:  # the decoder may have crashed
+        reasons = {task.key: results[task.key].status for task in lost}
+        _run(lost, take, settings, session, "reading")
+        ahead.failed.update(
+            (sha, reason) for key, reason in reasons.items() if (sha := results[key].sha256) is not None
+        )
     return FileFacts(
         sha256=[result.sha256 for result in results],
-        status=[result.status for result in results],
+        # An image whose header is fine counts as readable here: whether it can be decoded is known after `decode`.
+        status=["ok" if result.width else result.status for result in results],
         width=np.array([result.width for result in results], dtype=np.int64),
         height=np.array([result.height for result in results], dtype=np.int64),
     )
+
+
+def _inspect_and_decode(
+    tasks: list[ImageTask], take: Callable[[TaskResult], None], settings: PixelSettings, session: Session, ahead: Ahead
+) -> bool:
+    """Inspect files and store the pixels of those that the cache lacks. False: nothing was done, they would not fit."""
+    root = cache_folder(settings, session)
+    if root is None or pixel_bytes(len(tasks), ahead.size) > _room(settings, root):
+        return False
+    writer = PixelWriter(_file(settings, root, ahead.size, root), session)
+
+    def keep(result: TaskResult) -> None:
+        if result.status != "ok" and result.sha256 is not None:
+            ahead.failed[result.sha256] = result.status
+        writer.add(result)
+        take(result)
+
+    with writer:
+        _run(tasks, keep, settings, session, "reading", size=ahead.size, send="pixels", known=writer.file.contents())
+    return True
 
 
 def decode(
@@ -55,36 +108,90 @@ def decode(
     *,
     size: int,
     scratch: Path,
+    ahead: Ahead | None = None,
 ) -> Decoded:
     """Return the pixels of every readable row at `size`: from the cache, decoded into it, or streamed."""
-    readable = zip(file_facts.sha256, file_facts.readable, strict=True)
-    contents = sorted({sha for sha, ok in readable if ok and sha is not None})
-    folder = cache_folder(settings, session)
-    if pixel_bytes(len(contents), size) > _room(settings, folder or scratch):
+    first: dict[str, int] = {}
+    for i in np.flatnonzero(file_facts.readable).tolist():
+        first.setdefault(str(file_facts.sha256[i]), i)
+    root = cache_folder(settings, session)
+    if pixel_bytes(len(first), size) > _room(settings, root or scratch):
         return _streamed(index, file_facts, settings, session, size=size)
-    cache = Cache.of_pixels(folder, size=size, max_pixels=settings.max_pixels)
-    first = {sha: i for i, sha in reversed(list(enumerate(file_facts.sha256))) if sha is not None}
-    transient: dict[int, str] = {}  # slot → reason of a failure that may not happen again: never cached
-
-    def fill(entry: CacheEntry) -> None:
-        pending = entry.pending()
-        if len(pending) < len(contents):
-            session.note(f"{len(contents) - len(pending):,} of {len(contents):,} images were in the cache.")
-        tasks = [ImageTask(i, i, index.locate(first[contents[i]])) for i in pending]
-        tasks.sort(key=lambda task: first[contents[task.key]])  # in the order of the files, not of the hashes
+    file = _file(settings, root, size, scratch)
+    if damaged := file.drop_damaged(first):
+        session.warn(f"{file.file.parent}: {damaged:,} images are damaged: they are decoded again.")
+    done_ahead = ahead is not None and ahead.size == size
+    failed = dict(ahead.failed) if ahead is not None and done_ahead else {}
+    missing = file.missing(first) - failed.keys()
+    if missing and not done_ahead and len(missing) < len(first):
+        session.note(f"{len(first) - len(missing):,} of {len(first):,} images were in the cache.")
+    if missing:
+        contents = [sha for sha in first if sha in missing]  # in the order of the files
+        tasks = [ImageTask(j, index.locate(first[sha])) for j, sha in enumerate(contents)]
+        writer = PixelWriter(file, session)
 
         def take(result: TaskResult) -> None:
-            if result.sha256 == contents[result.key] and not result.transient:
-                entry.status[result.key] = result.status
+            wanted = contents[result.key]
+            if result.status != "ok":
+                failed[wanted] = result.status
+            elif result.sha256 != wanted:
+                failed[wanted] = "changed while it was read"
             else:
-                changed = result.sha256 is not None and not result.transient
-                transient[result.key] = "changed while it was read" if changed else result.status
+                writer.add(result)
 
-        _run(tasks, take, settings, session, "decoding", size=size, store=entry)
+        with writer:
+            _run(tasks, take, settings, session, "decoding", size=size, send="pixels")
+    if file.missing(first) - failed.keys():
+        return _streamed(index, file_facts, settings, session, size=size)  # the disk is full
+    if file.file.parent.exists():
+        os.utime(file.file.parent)  # the time of last use, for `noisesieve cache --clear --older-than`
+    status = [failed.get(str(sha), state) for sha, state in zip(file_facts.sha256, file_facts.status, strict=True)]
+    file_facts = replace(file_facts, status=status)
+    rows = np.flatnonzero(file_facts.readable).astype(np.int64)
+    slots = file.slots([str(file_facts.sha256[i]) for i in rows.tolist()])
+    return Decoded(file_facts, rows, CachedPixels(file.file, size, slots), reused=not missing and not done_ahead)
 
-    entry, reused = cache.complete(contents, fill, scratch=scratch)
-    status = [transient.get(i, status) for i, status in enumerate(entry.status)]
-    return _from_entry(file_facts, replace(entry, status=status), size, reused=reused)
+
+def _file(settings: PixelSettings, root: Path | None, size: int, scratch: Path) -> RowFile:
+    """Return the file of the pixels of one size: in the cache, or in the scratch folder."""
+    return pixel_file(
+        scratch / str(size) if root is None else pixel_folder(root, size=size, max_pixels=settings.max_pixels), size
+    )
+
+
+class PixelWriter:
+    """Appends decoded images to a file, chunk by chunk. A full disk is said once, and nothing more is stored."""
+
+    def __init__(self, file: RowFile, session: Session) -> None:
+        self.file = file
+        self._session = session
+        self._waiting: dict[str, bytes] = {}
+        self._full = False
+
+    def __enter__(self) -> PixelWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._append()  # also if the work was stopped: the next run goes on from there
+
+    def add(self, result: TaskResult) -> None:
+        """Store the pixels of a result, if it has any."""
+        if result.data and result.sha256 is not None and not self._full:
+            self._waiting[result.sha256] = result.data
+            if len(self._waiting) == CHUNK_OF_ROWS:
+                self._append()
+
+    def _append(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        if not waiting or self._full:
+            return
+        values = np.frombuffer(b"".join(waiting.values()), np.uint8).reshape(-1, *self.file.shape)
+        try:
+            self.file.append(list(waiting), values)
+        except OSError as error:
+            self._full = True
+            folder = self.file.file.parent
+            self._session.warn(f"{folder}: {error.strerror or error}: images are decoded again in every epoch.")
 
 
 def thumbnails(
@@ -98,16 +205,15 @@ def thumbnails(
 ) -> list[bytes | None]:
     """Return a small WebP of each of these rows, in their order; None if the image changed since `sha256`."""
     order = np.argsort(rows, kind="stable").tolist()  # embedded images are read in blocks of consecutive rows
-    tasks = [ImageTask(j, j, index.locate(int(rows[j]))) for j in order]
-    with tempfile.TemporaryDirectory() as scratch:
-        folder, unchanged = Path(scratch), set()
+    tasks = [ImageTask(j, index.locate(int(rows[j]))) for j in order]
+    found: list[bytes | None] = [None] * len(tasks)
 
-        def take(result: TaskResult) -> None:
-            if result.status == "ok" and result.sha256 == sha256[result.key]:
-                unchanged.add(result.key)
+    def take(result: TaskResult) -> None:
+        if result.status == "ok" and result.sha256 == sha256[result.key]:
+            found[result.key] = result.data
 
-        _run(tasks, take, settings, session, "thumbnails", size=longest, store=folder)
-        return [(folder / str(j)).read_bytes() if j in unchanged else None for j in range(len(tasks))]
+    _run(tasks, take, settings, session, "thumbnails", size=longest, send="thumbnail")
+    return found
 
 
 def _room(settings: PixelSettings, folder: Path) -> int:
@@ -115,18 +221,6 @@ def _room(settings: PixelSettings, folder: Path) -> int:
     while not folder.exists():
         folder = folder.parent
     return min(settings.cache_budget, int(shutil.disk_usage(folder).free * 0.9))
-
-
-def _from_entry(file_facts: FileFacts, entry: CacheEntry, size: int, *, reused: bool) -> Decoded:
-    slot = {sha: i for i, sha in enumerate(entry.sha256)}
-    status = [
-        entry.status[slot[sha]] if state == "ok" and sha is not None else state
-        for sha, state in zip(file_facts.sha256, file_facts.status, strict=True)
-    ]
-    file_facts = replace(file_facts, status=status)
-    rows = np.flatnonzero(file_facts.readable).astype(np.int64)
-    slots = np.array([slot[sha] for i in rows.tolist() if (sha := file_facts.sha256[i]) is not None], dtype=np.int64)
-    return Decoded(file_facts, rows, CachedPixels(entry.file, size, slots), reused)
 
 
 def _streamed(
@@ -140,7 +234,7 @@ def _streamed(
     """Decode everything once to find out what is readable, without storing it."""
     session.note("The pixels do not fit the cache (--cache-budget): images are decoded again in every epoch.")
     readable = np.flatnonzero(file_facts.readable)
-    tasks = [ImageTask(i, 0, index.locate(i)) for i in readable.tolist()]
+    tasks = [ImageTask(i, index.locate(i)) for i in readable.tolist()]
     if tasks and tasks[0].location.column is not None:
         session.warn("Streaming embedded images in random order is slow: raise --cache-budget, or extract them.")
     status = list(file_facts.status)
@@ -174,24 +268,20 @@ def _run(
     name: str,
     *,
     size: int = 0,
-    store: CacheEntry | Path | None = None,
+    send: str | None = None,
+    known: Iterable[str] = (),
 ) -> None:
-    """Run the tasks in a worker pool, with a progress bar; `take` receives each result.
-
-    The pixels go to the slots of an entry; thumbnails to a folder; or nowhere.
-    """
+    """Run the tasks in a worker pool, with a progress bar; `take` receives each result."""
     session.stage(name, len(tasks))
-    options = WorkerOptions(
-        size=size,
-        max_pixels=settings.max_pixels,
-        seconds=settings.decode_seconds,
-        store=store.file if isinstance(store, CacheEntry) else store,
-        slots=len(store.sha256) if isinstance(store, CacheEntry) else 0,
-        thumbnails=isinstance(store, Path),
-    )
-    with WorkerPool(_workers(settings, len(tasks)), options) as pool:
-        for result in pool.run(tasks):
-            take(result)
-            session.advance()
-            session.pause()
+    with tempfile.TemporaryDirectory(prefix="noisesieve-") as folder:
+        options = WorkerOptions(size, settings.max_pixels, settings.decode_seconds, send)
+        contents = KnownContents.of(known)
+        if len(contents.numbers):
+            contents.save(Path(folder) / "known.npy")
+            options = replace(options, known=Path(folder) / "known.npy")
+        with WorkerPool(_workers(settings, len(tasks)), options) as pool:
+            for result in pool.run(tasks):
+                take(result)
+                session.advance()
+                session.pause()
     session.finish()

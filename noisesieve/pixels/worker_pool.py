@@ -1,4 +1,7 @@
-"""A pool of decoding processes. One that dies or hangs is replaced; its image gets a status, and the rest continues."""
+"""A pool of decoding processes. One that dies or hangs is replaced, and its image is tried once more by another one.
+
+If that fails too, the image gets a status, and the rest continues.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +17,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from noisesieve.core.errors import NoisesieveError
 from noisesieve.core.records import ImageLocation
 
 CHUNK = 32  # images per message to a worker: large enough to hide the latency, small enough to balance the load
+WAITING = 256  # results that wait for the caller, at most: then the workers wait, or the pixels would fill the memory
 
 
 class ImageTask(NamedTuple):
     """One image to inspect or decode. `key` is chosen by the caller and returned with the result."""
 
     key: int
-    slot: int
     location: ImageLocation
 
 
@@ -39,6 +42,7 @@ class TaskResult(NamedTuple):
     width: int
     height: int
     transient: bool = False
+    data: bytes = b""  # pixels or a thumbnail
 
 
 @dataclass(frozen=True)
@@ -48,15 +52,13 @@ class WorkerOptions:
     size: int  # side of the pixels; 0: read headers only
     max_pixels: int
     seconds: float  # after which a worker counts as hanging
-    store: Path | None = None  # file that receives the pixels
-    slots: int = 0  # of the store
-    thumbnails: bool = False  # the store is a folder, and the slot of each task is the name of its file there
+    send: str | None = None  # pixels, thumbnail, or nothing
+    known: Path | None = None  # contents whose header is enough
 
     def to_json(self) -> str:
         """Return what a worker process needs."""
-        names = ("size", "max_pixels", "slots", "thumbnails")
-        store = os.fspath(self.store) if self.store else None
-        return json.dumps({**{name: getattr(self, name) for name in names}, "store": store})
+        known = os.fspath(self.known) if self.known else None
+        return json.dumps({"size": self.size, "max_pixels": self.max_pixels, "send": self.send, "known": known})
 
 
 class WorkerPool:
@@ -66,7 +68,8 @@ class WorkerPool:
         config, seconds = options.to_json(), options.seconds
         self._pause = pause  # called while waiting; may raise to stop
         self._tasks: queue.SimpleQueue[list[ImageTask] | None] = queue.SimpleQueue()
-        self._results: queue.SimpleQueue[TaskResult | BaseException] = queue.SimpleQueue()
+        self._results: queue.Queue[TaskResult | BaseException] = queue.Queue(WAITING)
+        self._sent: dict[int, ImageTask] = {}  # by key, until their first result
         self._workers = [_WorkerThread(config, self._tasks, self._results, seconds) for _ in range(count)]
 
     def __enter__(self) -> WorkerPool:
@@ -80,10 +83,16 @@ class WorkerPool:
         for _ in self._workers:
             self._tasks.put(None)
         for worker in self._workers:
-            worker.stop()
+            worker.end_process()
+        while any(worker.is_alive() for worker in self._workers):  # one may wait for a place in the queue
+            with contextlib.suppress(queue.Empty):
+                self._results.get(timeout=0.01)
+        for worker in self._workers:
+            worker.close()
 
     def submit(self, tasks: Sequence[ImageTask]) -> None:
         """Queue tasks; each gives one result."""
+        self._sent.update((task.key, task) for task in tasks)
         for start in range(0, len(tasks), CHUNK):
             self._tasks.put(list(tasks[start : start + CHUNK]))
 
@@ -99,7 +108,10 @@ class WorkerPool:
                 continue
             if isinstance(result, BaseException):
                 raise result
-            return result
+            task = self._sent.pop(result.key, None)
+            if not result.transient or task is None:
+                return result
+            self._tasks.put([task])
 
     def run(self, tasks: Sequence[ImageTask]) -> Iterator[TaskResult]:
         """Run all tasks and yield their results."""
@@ -115,12 +127,12 @@ class _WorkerThread(threading.Thread):
         self,
         config: str,
         tasks: queue.SimpleQueue[list[ImageTask] | None],
-        results: queue.SimpleQueue[TaskResult | BaseException],
+        results: queue.Queue[TaskResult | BaseException],
         seconds: float,
     ) -> None:
         super().__init__(daemon=True)
         self._config, self._tasks, self._results, self._seconds = config, tasks, results, seconds
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._since: float | None = None  # when the current image was started
         self._slow = False
         self._over = False
@@ -140,15 +152,13 @@ class _WorkerThread(threading.Thread):
             self._slow = True
             process.kill()
 
-    def stop(self) -> None:
-        """End the process and the thread."""
+    def end_process(self) -> None:
+        """End the process; the thread ends soon after."""
         self._over = True
         if (process := self._process) is not None:
             process.kill()
-        self.join(timeout=5)
-        self._close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
         """End the process and close its pipes."""
         if self._process is not None:
             self._process.kill()
@@ -159,35 +169,35 @@ class _WorkerThread(threading.Thread):
                         pipe.close()
             self._process = None
 
-    def _start_process(self) -> subprocess.Popen[str]:
+    def _start_process(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, "-m", "noisesieve.pixels.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
         assert process.stdin is not None
-        process.stdin.write(self._config + "\n")
+        process.stdin.write(self._config.encode() + b"\n")
         return process
 
     def _run_tasks(self, tasks: list[ImageTask]) -> int:
         """Send tasks and pass their results on. Returns how many have a result, a failed last one included."""
         if self._process is not None and self._process.poll() is not None:
-            self._close()
+            self.close()
         first = self._process is None
         process = self._process = self._process or self._start_process()
         assert process.stdin is not None
         assert process.stdout is not None
-        message = json.dumps([(t.key, t.slot, t.location.file, t.location.column, t.location.position) for t in tasks])
+        message = json.dumps([(t.key, t.location.file, t.location.column, t.location.position) for t in tasks])
         self._slow = False
         self._since = time.monotonic()
         done = 0
         try:
-            process.stdin.write(message + "\n")
+            process.stdin.write(message.encode() + b"\n")
             process.stdin.flush()
-            while done < len(tasks) and (line := process.stdout.readline()).endswith("\n"):
-                self._results.put(TaskResult(*json.loads(line)))
+            while done < len(tasks) and (result := _read_result(process.stdout)) is not None:
+                self._since = None  # waiting for the caller is not slow
+                self._results.put(result)
                 self._since = time.monotonic()
                 done += 1
         except BrokenPipeError:
@@ -203,3 +213,13 @@ class _WorkerThread(threading.Thread):
         why = f"decoding took longer than {self._seconds:g} s" if self._slow else f"decoding crashed (exit code {code})"
         self._results.put(TaskResult(tasks[done].key, None, why, 0, 0, transient=True))
         return done + 1
+
+
+def _read_result(pipe: IO[bytes]) -> TaskResult | None:
+    """Read one line and the bytes after it; None if the process died meanwhile."""
+    line = pipe.readline()
+    if not line.endswith(b"\n"):
+        return None
+    key, sha256, status, width, height, transient, length = json.loads(line)
+    data = pipe.read(length)
+    return TaskResult(key, sha256, status, width, height, transient, data) if len(data) == length else None

@@ -146,6 +146,14 @@ class RunFolder:
         self._verify(known)
         return "finished"
 
+    def is_finished(self) -> bool:
+        """Return True if there is a finished run here, of whatever settings."""
+        try:
+            known = self.read()
+        except StateError:
+            return False
+        return known is not None and known.complete
+
     def version(self) -> str:
         """Return the version of noisesieve that made this run."""
         known = self.read()

@@ -153,7 +153,7 @@ def test_a_streamed_scan_is_the_cached_scan(colours: Path, tmp_path: Path) -> No
     assert cached.path.read_bytes() == streamed.path.read_bytes() == kept_nowhere.path.read_bytes()
 
 
-def test_a_table_is_scanned_with_its_columns(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
+def test_a_table_is_scanned_with_its_columns(inside: Run, colours: Path, tmp_path: Path) -> None:
     rows = ["file;class;annotator;ok"]
     for name in ("red", "green", "blue"):
         rows += [f"{name}/{i}.png;{name};{'ann' if i % 2 else 'bob'};{int(i < 5)}" for i in range(40)]
@@ -161,7 +161,7 @@ def test_a_table_is_scanned_with_its_columns(noisesieve: Run, colours: Path, tmp
     rows[10] = "red/9.png;green;ann;0"  # wrong
     (colours / "labels.csv").write_text("\n".join(rows))
     columns = ("--path-column", "file", "--label-column", "class", "--trusted-column", "ok")
-    done = noisesieve("scan", colours / "labels.csv", *QUICK, *columns, "-o", tmp_path / "run", "-q")
+    done = inside("scan", colours / "labels.csv", *QUICK, *columns, "-o", tmp_path / "run", "-q")
     assert done.returncode == 0, done.stderr
     frame = ns.read_report(tmp_path / "run").to_pandas()
     assert frame.annotator[0] == "eve"
@@ -195,9 +195,9 @@ def test_a_table_is_scanned_with_its_columns(noisesieve: Run, colours: Path, tmp
     ],
 )
 def test_what_cannot_be_done_is_refused_in_a_line(
-    noisesieve: Run, colours: Path, tmp_path: Path, arguments: list[str], code: int, words: str
+    inside: Run, colours: Path, tmp_path: Path, arguments: list[str], code: int, words: str
 ) -> None:
-    done = noisesieve("scan", *(argument.replace("DATA", str(colours)) for argument in arguments))
+    done = inside("scan", *(argument.replace("DATA", str(colours)) for argument in arguments))
     assert done.returncode == code, done.stderr
     assert words in done.stderr
     assert "Traceback" not in done.stderr
@@ -205,8 +205,8 @@ def test_what_cannot_be_done_is_refused_in_a_line(
     assert not (tmp_path / "work/noisesieve-runs").exists()
 
 
-def test_a_loss_that_is_not_finite_exits_with_6(noisesieve: Run, colours: Path) -> None:
-    done = noisesieve("scan", colours, *QUICK, "--lr", "1e30")
+def test_a_loss_that_is_not_finite_exits_with_6(inside: Run, colours: Path) -> None:
+    done = inside("scan", colours, *QUICK, "--lr", "1e30")
     assert done.returncode == 6
     assert "not finite in epoch 1, step" in done.stderr
 
@@ -225,13 +225,13 @@ def test_scanning_the_working_folder_writes_beside_it(colours: Path, tmp_path: P
     assert sorted(entry.name for entry in colours.iterdir()) == ["blue", "green", "red"]
 
 
-def test_hostile_names_are_literal_on_the_terminal(noisesieve: Run, tmp_path: Path) -> None:
+def test_hostile_names_are_literal_on_the_terminal(inside: Run, tmp_path: Path) -> None:
     names = ["[/red]", "\x1b[31mred", "<script>alert(1)</script>", "=HYPERLINK(1)", "::error::x", "a|b", "007", "NA"]
     for c, name in enumerate(names):
         for i in range(12):
             folder = tmp_path / "data" / name.replace("/", "∕")
             paint(folder / f"{name.replace('/', '∕')}{i}.png", (c * 30, 255 - c * 30, (c * 90) % 255), seed=c * 99 + i)
-    done = noisesieve("scan", tmp_path / "data", *QUICK)
+    done = inside("scan", tmp_path / "data", *QUICK)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     for shown in ("[∕red]", "<script>alert(1)<∕script>", "=HYPERLINK(1)", "::error::x", "a|b", "\\x1b[31mred"):
@@ -253,21 +253,22 @@ def test_every_naughty_string_can_be_a_label(shared_data: Path, tmp_path: Path) 
     assert all(row.low_evidence for row in found.summary.classes)
 
 
-def test_options_come_from_flag_then_environment_then_file(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
+def test_options_come_from_flag_then_environment_then_file(
+    inside: Run, colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "work"
-    home.mkdir()
     (home / "noisesieve.toml").write_text("epochs = 9\n[scan]\nbatch-size = 20\nlr = 0.3\n")
-    done = noisesieve(
-        "scan", colours, "--dry-run", "--json", "--lr", "0.4", NOISESIEVE_BATCH_SIZE="24", NOISESIEVE_LR="0.5"
-    )
+    monkeypatch.setenv("NOISESIEVE_BATCH_SIZE", "24")
+    monkeypatch.setenv("NOISESIEVE_LR", "0.5")
+    done = inside("scan", colours, "--dry-run", "--json", "--lr", "0.4")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     validate(found, "dry_run")
     assert (found["recipe"]["epochs"], found["recipe"]["batch_size"], found["recipe"]["lr"]) == (9, 24, 0.4)
     (home / "pyproject.toml").write_text("tool = 3\n")
     (home / "noisesieve.toml").write_text("epohcs = 9\n")
-    assert noisesieve("scan", "--help").returncode == 0
-    wrong = noisesieve("scan", colours, "--dry-run")
+    assert inside("scan", "--help").returncode == 0
+    wrong = inside("scan", colours, "--dry-run")
     assert wrong.returncode == 2
     assert "epohcs" in wrong.stderr
 
@@ -356,16 +357,16 @@ def test_a_signal_leaves_a_checkpoint_and_its_own_code(colours: Path, tmp_path: 
     assert list((tmp_path / "a/run/checkpoint").glob("*.ckpt"))
 
 
-def test_max_time_stops_at_a_checkpoint(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
-    done = noisesieve("scan", colours, *LONG, "--epochs", "5000", "--max-time", "6s", "-o", tmp_path / "run")
+def test_max_time_stops_at_a_checkpoint(inside: Run, colours: Path, tmp_path: Path) -> None:
+    done = inside("scan", colours, *LONG, "--epochs", "5000", "--max-time", "3s", "-o", tmp_path / "run")
     assert done.returncode == 143
     assert "--max-time is reached" in done.stderr
 
 
-def test_a_second_process_is_refused_with_the_pid(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
+def test_a_second_process_is_refused_with_the_pid(inside: Run, colours: Path, tmp_path: Path) -> None:
     first = started(colours, tmp_path / "work", *LONG, "--epochs", "5000")
     wait_for_checkpoint(tmp_path / "work/run", first)
-    second = noisesieve("scan", colours, "-o", "run", "--no-flip", *LONG, "--epochs", "5000")
+    second = inside("scan", colours, "-o", "run", "--no-flip", *LONG, "--epochs", "5000")
     first.kill()
     first.communicate()
     assert second.returncode == 4
@@ -373,7 +374,7 @@ def test_a_second_process_is_refused_with_the_pid(noisesieve: Run, colours: Path
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="mounting a small disk needs root")
-def test_a_full_disk_is_refused_before_training(noisesieve: Run, colours: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_refused_before_training(inside: Run, colours: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(
@@ -381,7 +382,7 @@ def test_a_full_disk_is_refused_before_training(noisesieve: Run, colours: Path, 
     ).returncode:
         pytest.skip("this place allows no mounts")
     try:
-        done = noisesieve("scan", colours, *QUICK, "-o", disk / "run")
+        done = inside("scan", colours, *QUICK, "-o", disk / "run")
         assert done.returncode == 4
         assert "free" in done.stderr
         assert "warm-up" not in done.stderr

@@ -10,14 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from noisesieve.core.errors import OutputError
 from noisesieve.core.files import digest
 from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Ints
+from noisesieve.core.row_store import CHUNK
 from noisesieve.core.settings import PixelSettings
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import Precision, kept_memory, make_deterministic
 from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.frozen.store import CHUNK, DepthFile, Halves
+from noisesieve.learn.frozen.store import DepthFile, Halves
 from noisesieve.learn.networks.backbones import build, depths_of
 from noisesieve.learn.networks.embed import extract_depths
 from noisesieve.learn.networks.pretrained import Statistics, load_backbone, statistics_of
@@ -91,14 +93,14 @@ def compute_features(
     hashes = [str(decoded.file_facts.sha256[row]) for row in decoded.rows.tolist()]
     root = cache_folder(settings, session)
     folder = scratch if root is None else feature_folder(root, recipe, settings, device, statistics)
-    files = depth_files(folder, recipe)
-    wanted = set(hashes)
-    if damaged := max(file.drop_damaged(wanted) for file in files):
-        session.warn(f"{folder}: {damaged:,} rows of features are damaged: they are computed again.")
-    missing = set().union(*(file.missing(wanted) for file in files))
-    if missing:
-        row_of = {sha: row for row, sha in reversed(list(enumerate(hashes))) if sha in missing}
-        _fill(files, dict(sorted(row_of.items(), key=lambda item: item[1])), recipe, weights, loader, session)
+    try:
+        files, reused = _complete(folder, hashes, recipe, weights, loader, session)
+    except OSError as error:
+        if root is None:
+            raise OutputError(f"{folder}: {error.strerror or error}.", "Free some space, or choose -o.") from error
+        session.warn(f"{folder}: {error.strerror or error}: the features of this run are not cached.")
+        folder = scratch
+        files, reused = _complete(folder, hashes, recipe, weights, loader, session)
     if folder.exists():
         os.utime(folder)  # the time of last use, for `noisesieve cache --clear --older-than`
     _, contents = np.unique(np.array(hashes), return_inverse=True)
@@ -107,8 +109,22 @@ def compute_features(
         slots={file.name: file.slots(hashes) for file in files},
         contents=torch.from_numpy(contents.astype(np.int64)),
         statistics=statistics,
-        reused=not missing,
+        reused=reused,
     )
+
+
+def _complete(
+    folder: Path, hashes: list[str], recipe: HeadRecipe, weights: Path, loader: BatchLoader, session: TrainingSession
+) -> tuple[list[DepthFile], bool]:
+    """Return files with the features of all contents, and whether they were all there."""
+    files, wanted = depth_files(folder, recipe), set(hashes)
+    if damaged := max(file.drop_damaged(wanted) for file in files):
+        session.warn(f"{folder}: {damaged:,} rows of features are damaged: they are computed again.")
+    missing = set().union(*(file.missing(wanted) for file in files))
+    if missing:
+        row_of = {sha: row for row, sha in reversed(list(enumerate(hashes))) if sha in missing}
+        _fill(files, dict(sorted(row_of.items(), key=lambda item: item[1])), recipe, weights, loader, session)
+    return files, not missing
 
 
 def feature_folder(

@@ -1,136 +1,20 @@
-"""The features of one depth on disk: rows of float16 by image content, appended in chunks with a checksum each.
-
-`DEPTH.f16` is one memory map of rows. `DEPTH.chunks` has one line of JSON per chunk: its place, the contents of its
-rows and the CRC-32 of its bytes. A chunk counts only after its line was written, so a killed process loses at most one
-chunk. Several processes may append to the same files; a row that two of them computed is there twice, which does no
-harm.
-"""
+"""The stored features of one depth of a backbone."""
 
 from __future__ import annotations
 
-import json
-import os
-import zlib
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from filelock import FileLock
 
-from noisesieve.core.records import Ints
+from noisesieve.core.row_store import RowFile
 
-CHUNK = 128  # rows
 Halves = npt.NDArray[np.float16]
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Rows that were appended together."""
-
-    first: int  # position of its first row
-    contents: list[str]
-    checksum: int
-
-
-class DepthFile:
-    """The features of one depth."""
+class DepthFile(RowFile):
+    """The features of one depth: rows of (views, width) in float16."""
 
     def __init__(self, folder: Path, name: str, *, views: int, width: int) -> None:
-        self.name, self.views, self.width = name, views, width
-        self._folder = folder
-        self._data, self._index = folder / f"{name}.f16", folder / f"{name}.chunks"
-        self._chunks: list[Chunk] = []
-        self._rows = 0  # rows of all chunks, as far as the index was read
-        self._read_bytes = 0  # of the index
-        self._slots: dict[str, tuple[int, int]] = {}  # content → position of its row, number of its chunk
-        self._sound: set[int] = set()  # chunks whose checksum was verified, or that were written here
-        self._read_index()
-
-    @property
-    def _row_bytes(self) -> int:
-        return self.views * self.width * 2
-
-    def _read_index(self) -> None:
-        """Read the lines that were added since. An unfinished last line is of a killed process and does not count."""
-        try:
-            with self._index.open("rb") as file:
-                file.seek(self._read_bytes)
-                added = file.read()
-        except FileNotFoundError:
-            return
-        stored = self._data.stat().st_size // self._row_bytes if self._data.exists() else 0
-        for line in added[: added.rfind(b"\n") + 1].splitlines(keepends=True):
-            self._read_bytes += len(line)
-            chunk = _read_line(line)
-            if chunk is None or not 0 <= chunk.first <= stored - len(chunk.contents):
-                continue  # a damaged line: its rows are computed again
-            number = len(self._chunks)
-            self._chunks.append(chunk)
-            self._slots |= {content: (chunk.first + i, number) for i, content in enumerate(chunk.contents)}
-            self._rows = max(self._rows, chunk.first + len(chunk.contents))
-
-    def missing(self, contents: Iterable[str]) -> set[str]:
-        """Return the contents that have no features here."""
-        return {content for content in contents if content not in self._slots}
-
-    def drop_damaged(self, contents: Iterable[str]) -> int:
-        """Verify the chunks that these contents need, and forget those that are damaged. Returns how many rows."""
-        needed = {self._slots[content][1] for content in contents if content in self._slots} - self._sound
-        lost = 0
-        for number in sorted(needed):
-            chunk = self._chunks[number]
-            if self._checksum_of(chunk) == chunk.checksum:
-                self._sound.add(number)
-                continue
-            for content in chunk.contents:
-                if self._slots.get(content, (0, -1))[1] == number:
-                    del self._slots[content]
-                    lost += 1
-        return lost
-
-    def _checksum_of(self, chunk: Chunk) -> int:
-        with self._data.open("rb") as file:
-            file.seek(chunk.first * self._row_bytes)
-            return zlib.crc32(file.read(len(chunk.contents) * self._row_bytes))
-
-    def append(self, contents: Sequence[str], values: Halves) -> None:
-        """Add a chunk: its bytes first, then its line in the index."""
-        self._folder.mkdir(parents=True, exist_ok=True)
-        data = values.astype("<f2").tobytes()
-        with FileLock(self._folder / ".lock"):
-            self._read_index()  # other processes may have added chunks
-            with self._data.open("ab") as file:
-                file.truncate(self._rows * self._row_bytes)  # what a killed process left behind
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            entry = {"first": self._rows, "contents": list(contents), "crc32": zlib.crc32(data)}
-            line = json.dumps(entry).encode() + b"\n"
-            with self._index.open("ab") as file:
-                file.truncate(self._read_bytes)
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-            self._read_index()
-            self._sound.add(len(self._chunks) - 1)
-
-    def slots(self, contents: Sequence[str]) -> Ints:
-        """Return the position of each content's row."""
-        return np.array([self._slots[content][0] for content in contents], dtype=np.int64)
-
-    def open(self) -> Halves:
-        """Return all rows as a memory map, (rows, views, width)."""
-        if self._rows == 0:
-            return np.zeros((0, self.views, self.width), dtype=np.float16)
-        shape = (self._rows, self.views, self.width)
-        return np.memmap(self._data, dtype="<f2", mode="r", shape=shape)
-
-
-def _read_line(line: bytes) -> Chunk | None:
-    try:
-        entry = json.loads(line)
-        return Chunk(int(entry["first"]), [str(content) for content in entry["contents"]], int(entry["crc32"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
+        super().__init__(folder / f"{name}.f16", shape=(views, width), dtype="<f2")
+        self.name = name
