@@ -111,6 +111,8 @@ def _own_weights(settings: ScanSettings) -> Path | None:
 
 def guess_size(index: Index, settings: ScanSettings, session: TrainingSession) -> pixels.Ahead:
     """Guess the training size from a few headers, so that images are decoded while all files are read and hashed."""
+    if settings.training.image_size is not None:
+        return pixels.Ahead(settings.training.image_size)
     count = min(len(index), HEADERS)
     rows = np.unique(np.linspace(0, len(index) - 1, count).round().astype(np.int64))
     sample = pixels.inspect_files(index, settings.pixels, Session(stop=session.stop), rows=rows)

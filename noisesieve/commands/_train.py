@@ -16,7 +16,7 @@ from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import compute_features
-from noisesieve.learn.frozen.head_data import HeadData
+from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.networks.pretrained import weights_file
@@ -87,10 +87,11 @@ def _train_heads(
         session.note("The features were in the cache.")
     data = HeadData(features, torch.from_numpy(dataset.codes), len(dataset.classes), torch.from_numpy(dataset.trusted))
     recipe, depths = choose_depths(data, recipe, session)
-    recipe, losses = choose_loss(data, recipe, session)
+    projected = Projected.of(data, recipe)
+    recipe, losses = choose_loss(data, projected, recipe, session)
     if losses is not None:
         session.note(describe_loss(recipe, losses))
-    head, scores = Heads(data, recipe, session).run()
+    head, scores = Heads(data, recipe, session, projected=projected).run()
     assert scores.facts is not None
     scores = replace(scores, facts=replace(scores.facts, compared_depths=depths, compared_losses=losses))
     recipe = replace(recipe, sieve_eps=scores.sieve_eps or recipe.sieve_eps)

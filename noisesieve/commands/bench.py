@@ -23,7 +23,7 @@ from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import compute_features
-from noisesieve.learn.frozen.head_data import HeadData
+from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.plan import describe
 from noisesieve.learn.training_data import TrainingData
 
@@ -113,5 +113,5 @@ def _comparison(dataset: Dataset, scan: ScanSettings, session: TrainingSession, 
     features = compute_features(dataset.decoded, recipe, dataset.weights, scan.pixels, session, scratch=scratch)
     rows = HeadData(features, training_data.labels, training_data.classes, training_data.trusted)
     recipe, _ = choose_depths(rows, recipe, session)
-    recipe, _ = choose_loss(rows, recipe, session)
+    recipe, _ = choose_loss(rows, Projected.of(rows, recipe), recipe, session)
     return FrozenComparison(training_data, recipe, session, features=features)

@@ -16,7 +16,7 @@ from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import agreements, choose_depths, choose_loss, predict_out_of_fold
 from noisesieve.learn.frozen.features import Features
-from noisesieve.learn.frozen.head_data import HeadData
+from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection
 from noisesieve.learn.frozen.store import DepthFile
@@ -232,7 +232,7 @@ def test_the_majority_is_not_called_wrong() -> None:
     data, bad = unequal()
     made = plan(TrainingOptions(), rows=600, classes=2, longest_sides=np.array([32]), device="cpu")
     assert isinstance(made, HeadRecipe)
-    chosen, found = choose_loss(data, made, TrainingSession())
+    chosen, found = choose_loss(data, Projected.of(data, made), made, TrainingSession())
     assert found is not None
     assert {(row.beta, row.prior) for row in found} >= {(2.0, "counted"), (2.0, "uniform"), (0.0, "counted")}
     assert (chosen.beta, chosen.prior) != (2.0, "counted")  # there a class above half of the rows would be unlearned
@@ -248,7 +248,7 @@ def test_options_of_the_user_are_not_chosen_over() -> None:
     wanted = TrainingOptions(beta=2.0, sieve_eps=0.01)
     made = plan(wanted, rows=600, classes=2, longest_sides=np.array([32]), device="cpu")
     assert isinstance(made, HeadRecipe)
-    chosen, found = choose_loss(data, made, TrainingSession())
+    chosen, found = choose_loss(data, Projected.of(data, made), made, TrainingSession())
     assert found is None
     assert (chosen.beta, chosen.prior, chosen.adaptive_eps) == (2.0, "counted", False)
     _, scores = Heads(data, chosen, TrainingSession()).run()

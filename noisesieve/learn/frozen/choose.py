@@ -39,7 +39,7 @@ def choose_depths(
     known = data.features.depths
     if recipe.depths or len(known) == 1:
         return replace(recipe, depths=recipe.depths or known), None
-    part, found = _sample(data), []
+    part, found = _take(data, _compared_rows(data)), []
     for count in range(len(known), 0, -1):
         for depths in combinations(known, count):
             session.pause()
@@ -49,13 +49,13 @@ def choose_depths(
 
 
 def choose_loss(
-    data: HeadData, recipe: HeadRecipe, session: TrainingSession
+    data: HeadData, projected: Projected, recipe: HeadRecipe, session: TrainingSession
 ) -> tuple[HeadRecipe, list[LossEvidence] | None]:
     """Return the recipe with the loss whose heads agree best with the given labels, and what it was chosen from."""
     if not recipe.adaptive_beta:
         return recipe, None
-    part, quiet, found = _sample(data), TrainingSession(stop=session.stop, processes=session.processes), []
-    projected = Projected.of(part, recipe)  # the same for every loss
+    rows, quiet, found = _compared_rows(data), TrainingSession(stop=session.stop, processes=session.processes), []
+    part, projected = _take(data, rows), projected.take(torch.from_numpy(rows))
     session.stage("comparing", len(LOSSES))
     for beta, prior, weight_decay in LOSSES:
         chosen = replace(recipe, beta=beta, prior=prior, weight_decay=weight_decay)
@@ -68,10 +68,14 @@ def choose_loss(
     return replace(recipe, beta=best.beta, prior=best.prior, weight_decay=best.weight_decay), found
 
 
-def _sample(data: HeadData) -> HeadData:
+def _compared_rows(data: HeadData) -> Ints:
     """Return the evenly spaced rows that are compared on."""
     count = len(data.labels)
-    rows = np.unique(np.linspace(0, count - 1, min(count, ROWS)).round().astype(np.int64))
+    return np.unique(np.linspace(0, count - 1, min(count, ROWS)).round().astype(np.int64))
+
+
+def _take(data: HeadData, rows: Ints) -> HeadData:
+    """Return some rows."""
     chosen = torch.from_numpy(rows)
     return replace(data, features=data.features.take(rows), labels=data.labels[chosen], trusted=data.trusted[chosen])
 

@@ -54,3 +54,7 @@ class Projected:
         depths = recipe.depths or features.depths
         projection = Projection.fit(features, depths, classes=data.classes, seed=recipe.seed)
         return cls(projection, projection.project(features, views=features.views))
+
+    def take(self, rows: Tensor) -> Projected:
+        """Return the projected features of some rows."""
+        return Projected(self.projection, self.points[rows])
