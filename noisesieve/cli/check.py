@@ -143,6 +143,7 @@ def document(checked: CheckResult, result: GateResult) -> Document:
         "rules": [vars(rule) for rule in checked.rules],
         "examples": batch.examples,
         "scored": batch.scored,
+        "flagged": batch.flagged,
         "corrupted": batch.corrupted,
         "waived": batch.waived,
         "unreadable": batch.unreadable,
@@ -162,7 +163,10 @@ def _show(out: Console, checked: CheckResult, result: GateResult) -> None:
 
     batch = checked.batch
     word, style = ("passed", "bold green") if checked.passed else ("FAILED", "bold red")
-    out.print(plain_text(f"{word}: {batch.corrupted:,} of {batch.scored:,} scored labels are flagged", style))
+    out.print(plain_text(f"{word}: {batch.corrupted:,} of {batch.scored:,} scored labels are suspects", style))
+    if unlikely := batch.flagged - batch.corrupted:
+        count = f"{unlikely:,} more {'is' if unlikely == 1 else 'are'} flagged"
+        out.print(plain_text(f"{count}, but right with more than {1 - checked.least:.0%}: not counted.", "dim"))
     table = plain_table()
     for name in ("rule", "limit", "measured", ""):
         table.add_column(name, overflow="fold")

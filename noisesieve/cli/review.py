@@ -46,6 +46,9 @@ def review(
             more = f" (--limit {suspects} shows all)" if suspects > settings.limit else ""
             size = page.stat().st_size / 2**20
             print(f"{result.shown:,} of {suspects:,} suspects{more}, {size:.1f} MiB: {page}")
+            if unlikely := result.flagged - suspects:
+                less = f"{settings.min_probability:.0%} (--min-probability 0 shows them too)"
+                print(f"{unlikely:,} more {'is' if unlikely == 1 else 'are'} flagged, but wrong with less than {less}.")
             print("When you have decided, download decisions.csv from the page, then run:")
             print(f"  {shlex.join(['noisesieve', 'apply', str(run), 'decisions.csv', '-o', 'corrected.csv'])}")
     if open_it and not webbrowser.open(page.resolve().as_uri()):

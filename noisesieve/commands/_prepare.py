@@ -22,7 +22,7 @@ from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.features import feature_bytes
 from noisesieve.learn.networks.backbones import BACKBONES, LITE
 from noisesieve.learn.networks.pretrained import IMAGENET, NONE, weights_file, with_weights_hash
-from noisesieve.learn.plan import backbone_of, choose_weights, image_size, plan, plan_beside
+from noisesieve.learn.plan import backbone_of, choose_weights, fit_beta, image_size, plan, plan_beside
 from noisesieve.report import class_codes, fingerprint
 from noisesieve.report.run import Identity
 from noisesieve.retrain.data import LabelledTestSet
@@ -155,7 +155,11 @@ def prepare_dataset(
     sides = longest_sides(decoded.file_facts)
     recipe, file = _plan_with_weights(settings, len(labels), len(classes), sides, device)
     beside = _plan_beside(settings, len(labels), len(classes), sides, device)
-    return Dataset(index, decoded, classes, class_codes(labels, classes), recipe, file, beside)
+    codes = class_codes(labels, classes)
+    fitted, said = fit_beta(recipe, np.bincount(codes, minlength=len(classes)), classes)
+    if said is not None:
+        (session.note if fitted != recipe else session.warn)(said)
+    return Dataset(index, decoded, classes, codes, fitted, file, beside)
 
 
 def longest_sides(file_facts: FileFacts) -> Ints:

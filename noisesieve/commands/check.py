@@ -63,6 +63,7 @@ class CheckResult:
     groups: list[GroupRate] | None
     seconds: float
     is_table: bool
+    least: float  # probability from which a flagged row counts
 
     @property
     def passed(self) -> bool:
@@ -80,7 +81,7 @@ class CheckResult:
             version=__version__,
             rules=self.rules,
             batch=self.batch,
-            suspects=worst_suspects(self.report, MOST),
+            suspects=worst_suspects(self.report, MOST, self.least),
             path=path,
             is_table=self.is_table,
             seconds=self.seconds,
@@ -126,16 +127,17 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
         in_training=np.array([sha in trained_on for sha in file_facts.sha256], dtype=np.bool_),
         waived=waived,
     )
-    report = _record(settings, model, inputs)
-    batch = count_batch(report)
+    report, least = _record(settings, model, inputs), settings.min_probability
+    batch = count_batch(report, least)
     return CheckResult(
         report=report,
         batch=batch,
         rules=apply_policy(batch, settings.policy),
         base_rate=None if model.base_rate is None else model.base_rate["flagged"] / max(1, model.base_rate["of"]),
-        groups=None if settings.group_by is None else rates_by_group(report, settings.group_by),
+        groups=None if settings.group_by is None else rates_by_group(report, settings.group_by, least),
         seconds=time.monotonic() - start,
         is_table=index.kind != "folder",
+        least=least,
     )
 
 

@@ -16,7 +16,7 @@ from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import atomic_output
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
-from noisesieve.core.settings import PixelSettings
+from noisesieve.core.settings import MIN_PROBABILITY, PixelSettings
 from noisesieve.exports import EXPORTS, ExportFormat, ExportJob, select_rows
 from noisesieve.exports.job import ImageChanged
 from noisesieve.pixels.image import Unreadable
@@ -48,7 +48,9 @@ def export(run: Path, settings: ExportSettings, *, session: Session) -> Exported
     if kind.images:
         chosen = chosen.filter(pc.equal(chosen["status"], "ok"))
     if len(chosen) == 0:
-        raise InputError(f"{report.path.parent}: no rows to export with these options.", "Loosen them, or --only all.")
+        raise InputError(
+            f"{report.path.parent}: no rows to export with these options.", "Lower --min-probability, or --only all."
+        )
     with atomic_output(out, folder=kind.folder, force=settings.force) as target:
         job = ExportJob(
             table=chosen,
@@ -63,7 +65,13 @@ def export(run: Path, settings: ExportSettings, *, session: Session) -> Exported
             index = index_of_run(report, settings.data, settings.root)
             job = _with_images(job, kind, index, settings, pixel_settings_of_run(report), session)
         result = kind.write(job)
-    return ExportedRows(str(out), settings.to, result.rows, settings.only, result.notes)
+    notes = result.notes
+    if settings.only == "corrupted" and settings.min_probability is None:
+        unlikely = len(report.corrupted) - len(report.suspects(MIN_PROBABILITY))
+        if unlikely:
+            less = f"less than {MIN_PROBABILITY:.0%}: --min-probability 0 exports them too"
+            notes = [*notes, f"{unlikely:,} more are flagged, but wrong with {less}."]
+    return ExportedRows(str(out), settings.to, result.rows, settings.only, notes)
 
 
 def _with_images(

@@ -13,10 +13,10 @@ from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import atomic_write
 from noisesieve.core.progress import Session
-from noisesieve.core.records import Index
+from noisesieve.core.records import Index, Ints
 from noisesieve.core.text import leads_out
 from noisesieve.report import Report, read_report
-from noisesieve.review import build_page_data, choose_rows, render_page
+from noisesieve.review import build_page_data, render_page
 
 THUMBNAIL = 480  # longer side of an image on the page, in pixels
 
@@ -28,6 +28,7 @@ class ReviewResult:
     page: Path
     suspects: int
     shown: int
+    flagged: int
 
 
 def review(run: Path, settings: ReviewSettings, *, session: Session) -> ReviewResult:
@@ -38,14 +39,17 @@ def review(run: Path, settings: ReviewSettings, *, session: Session) -> ReviewRe
     if settings.output is not None and page.exists() and not settings.force:
         raise OutputError(f"{page}: exists already.", "Choose another name with -o, or pass --force.")
     index = index_of_run(report, settings.data, settings.root)
-    write_review(report, index, page, limit=settings.limit, session=session)
-    suspects = len(report.corrupted)
-    return ReviewResult(page, suspects, min(settings.limit, suspects))
+    suspects = write_review(report, index, page, limit=settings.limit, least=settings.min_probability, session=session)
+    return ReviewResult(page, suspects, min(settings.limit, suspects), len(report.corrupted))
 
 
-def write_review(report: Report, index: Index, page: Path, *, limit: int, session: Session) -> None:
-    """Write the page. An image that changed since the run, or is outside the dataset, is not shown."""
-    rows = choose_rows(report, limit)
+def write_review(report: Report, index: Index, page: Path, *, limit: int, least: float, session: Session) -> int:
+    """Write the page, and return how many suspects there are.
+
+    An image that changed since the run, or is outside the dataset, is not shown.
+    """
+    suspects = report.suspects(least)["row"].to_numpy()
+    rows: Ints = suspects[:limit]
     paths, hashes = report.table["path"].to_pylist(), report.table["sha256"].to_pylist()
     inside = np.array([row for row in rows.tolist() if not leads_out(paths[row] or "")], dtype=np.int64)
     thumbnails = pixels.thumbnails(
@@ -57,9 +61,10 @@ def write_review(report: Report, index: Index, page: Path, *, limit: int, sessio
         longest=THUMBNAIL,
     )
     images = dict(zip(inside.tolist(), thumbnails, strict=True))
-    text = render_page(build_page_data(report, rows, [images.get(row) for row in rows.tolist()]))
+    text = render_page(build_page_data(report, rows, [images.get(row) for row in rows.tolist()], least))
     with atomic_write(page) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
     if lost := sum(thumbnail is None for thumbnail in thumbnails):
         which = "1 image is" if lost == 1 else f"{lost:,} images are"
         session.warn(f"{which} missing or changed since the run, and not shown on the page.")
+    return len(suspects)

@@ -126,7 +126,7 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
             report = _record(dataset, weights, scores, identity, run, settings, session)
             run.complete(record)
             if settings.review:
-                _show(report, index, session)
+                _show(report, index, settings.min_probability, session)
             return report
     finally:
         if not shared:
@@ -217,17 +217,17 @@ def _with_current_waivers(
     session.note("The waivers have changed: report and summary are updated.")
     report = Report(table, report.facts, report.path, summary)
     if settings.review:
-        _show(report, index, session)
+        _show(report, index, settings.min_probability, session)
     return report
 
 
 # SHOW
 
 
-def _show(report: Report, index: Index, session: Session) -> None:
+def _show(report: Report, index: Index, least: float, session: Session) -> None:
     """Write the review page. The run is complete without it, so an error here is only a warning."""
     page = report.path.parent / "review.html"
     try:
-        write_review(report, index, page, limit=ReviewSettings.limit, session=session)
+        write_review(report, index, page, limit=ReviewSettings.limit, least=least, session=session)
     except (OutputError, OSError, Stopped) as error:
         session.warn(f"The run is complete, but its review page is missing ({error}). `noisesieve review` writes it.")

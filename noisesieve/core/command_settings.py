@@ -21,6 +21,7 @@ from noisesieve.core.settings import (
     DATA,
     GATE,
     MACHINE,
+    MIN_PROBABILITY,
     MOST_EPOCHS,
     NETWORK,
     OUTPUT,
@@ -29,6 +30,7 @@ from noisesieve.core.settings import (
     PixelSettings,
     SourceSettings,
     device_option,
+    min_probability_option,
     moved_data_option,
     moved_root_option,
     replace_output_option,
@@ -110,6 +112,7 @@ class ReviewSettings(Settings):
         None, "Path of the page. Default: review.html in the run folder.", OUTPUT, flags=("--output", "-o")
     )
     limit: int = option(500, "Number of suspects on the page, the most suspicious first.", OUTPUT, least=1)
+    min_probability: float = min_probability_option()
     force: bool = replace_output_option()
     data: Path | None = moved_data_option()
     root: Path | None = moved_root_option()
@@ -133,7 +136,12 @@ class ExportSettings(Settings):
     )
     top: int | None = option(None, "Only this many rows, the most suspicious.", DATA, least=1)
     min_probability: float | None = option(
-        None, "Only rows whose label is wrong with at least this probability.", DATA, metavar="P", **_SHARE
+        None,
+        f"Only rows that are wrong with at least this probability. Default: {MIN_PROBABILITY:g} for flagged rows.",
+        DATA,
+        metavar="P",
+        shared=True,
+        **_SHARE,
     )
     files: str = option("link", "huggingface and folder: how to write the images.", OUTPUT, choices=("link", "copy"))
     image_prefix: str = option("/data/local-files/?d=", "label-studio: prefix of every image's path.", OUTPUT)
@@ -220,6 +228,8 @@ class CheckSettings(Settings):
     group_by: str | None = option(
         None, "Show the rates by the values of this column, such as annotator.", GATE, metavar="COLUMN"
     )
+    # A batch's probabilities assume the noise rate of the scan. After a clean scan they are too low for a bad batch.
+    min_probability: float = min_probability_option(0.0)
     waivers: Path = waivers_option()
     output: Path | None = option(
         None, "Write the batch's report (.parquet).", OUTPUT, flags=("--output", "-o"), metavar="FILE"

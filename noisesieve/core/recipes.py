@@ -61,6 +61,7 @@ class NetworkRecipe(SieveSchedule):
     divide_at: int | None = None  # epoch whose clean / corrupted split `retrain` uses; None: the verdict
     opinion_weight: float = 0.3  # weight of the cross-entropy snapshot in the geometric mean
     adaptive_eps: bool = False  # True: loop_eps is lowered where snapshot and network disagree on the first suspects
+    adaptive_beta: bool = False  # True: beta is lowered where one class has a large part of the rows
     score_pass: str = "eval"
 
     @property

@@ -195,6 +195,16 @@ def waivers_option() -> Any:
     return option(WAIVERS, "File of reviewed rows whose label is right, as `waive` writes it.", DATA, shared=True)
 
 
+MIN_PROBABILITY = 0.4  # how it was found: noisesieve/bench/README.md
+
+
+def min_probability_option(default: float = MIN_PROBABILITY) -> float:
+    """Declare --min-probability: which flagged rows people are shown, in page, export and gate alike."""
+    text = "Show, export and count only flagged rows that are wrong with at least this probability."
+    declared: float = option(default, text, OUTPUT, metavar="P", least=0.0, most=1.0, shared=True)
+    return declared
+
+
 @dataclass(frozen=True)
 class ScanSettings(Settings):
     """One `noisesieve scan`."""
@@ -208,6 +218,7 @@ class ScanSettings(Settings):
         "auto", "Write probabilities.parquet; auto: unless it is large.", OUTPUT, choices=("auto", "all", "none")
     )
     force: bool = option(False, "Replace another run in the same folder.", OUTPUT)
+    min_probability: float = min_probability_option()
     waivers: Path = waivers_option()
     training: TrainingOptions = field(default_factory=TrainingOptions)
     device: str = device_option()

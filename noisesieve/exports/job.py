@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from noisesieve.core.errors import InputError
 from noisesieve.core.files import Json
+from noisesieve.core.settings import MIN_PROBABILITY
 from noisesieve.core.text import without_xml_control
 from noisesieve.report import Report
 
@@ -69,10 +70,11 @@ class ExportFormat:
 
 def select_rows(report: Report, *, only: str, top: int | None, least: float | None) -> pa.Table:
     """Return the chosen rows: suspects by rank; clean rows or all rows in the dataset's order, by rank with `top`."""
-    table = report.corrupted if only == "corrupted" else report.table
-    if only == "clean":
-        table = table.filter(pa.array(report.verdicts == "clean"))
-    if least is not None:
+    if only == "corrupted":
+        table = report.suspects(MIN_PROBABILITY if least is None else least)
+    else:
+        table = report.table if only == "all" else report.table.filter(pa.array(report.verdicts == "clean"))
+    if least is not None and only != "corrupted":
         probability = table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
         table = table.filter(pa.array(probability >= least))  # false for rows without a score (NaN)
     if top is not None:

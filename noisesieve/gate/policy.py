@@ -33,7 +33,8 @@ class BatchCounts:
 
     examples: int
     scored: int
-    corrupted: int
+    flagged: int  # by the verdict
+    corrupted: int  # flagged, and probable enough to count (--min-probability)
     waived: int
     unreadable: int
     in_training: int
@@ -41,17 +42,18 @@ class BatchCounts:
     classes: dict[str, tuple[int, int]]  # label → suspects, of
 
 
-def count_batch(report: Report) -> BatchCounts:
-    """Count the rows of a report."""
+def count_batch(report: Report, least: float) -> BatchCounts:
+    """Count the rows of a report; `corrupted` are flagged rows that are wrong with at least this probability."""
     table, verdicts = report.table, report.verdicts
     labels = np.array(table["label"].to_pylist(), dtype=object)
     waived = table["waived"].to_numpy(zero_copy_only=False)
     scored = (verdicts == "clean") | (verdicts == "corrupted")
-    suspect = (verdicts == "corrupted") & ~waived
+    suspect = report.is_suspect(least)
     totals, hits = Counter(labels[scored].tolist()), Counter(labels[suspect].tolist())
     return BatchCounts(
         examples=len(table),
         scored=int(scored.sum()),
+        flagged=int(((verdicts == "corrupted") & ~waived).sum()),
         corrupted=int(suspect.sum()),
         waived=int(((verdicts == "corrupted") & waived).sum()),
         unreadable=int((verdicts == "unreadable").sum()),
@@ -184,13 +186,11 @@ class Suspect:
     sha256: str
 
 
-def rates_by_group(report: Report, column: str) -> list[GroupRate]:
+def rates_by_group(report: Report, column: str, least: float) -> list[GroupRate]:
     """Return the rate of suspects by value of a column, such as annotator; the highest lower bound first."""
     table, verdicts = report.table, report.verdicts
     names, codes = _coded(table[column])
-    waived = table["waived"].to_numpy(zero_copy_only=False)
-    scored = (verdicts == "clean") | (verdicts == "corrupted")
-    suspect = (verdicts == "corrupted") & ~waived
+    scored, suspect = (verdicts == "clean") | (verdicts == "corrupted"), report.is_suspect(least)
     totals = np.bincount(codes[scored], minlength=len(names)).tolist()
     hits = np.bincount(codes[suspect], minlength=len(names)).tolist()
     rows: list[GroupRate] = []
@@ -211,7 +211,7 @@ def _coded(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
     return ([*names, "(none)"] if coded.indices.null_count else names), codes
 
 
-def worst_suspects(report: Report, most: int) -> list[Suspect]:
+def worst_suspects(report: Report, most: int, least: float) -> list[Suspect]:
     """Return the most suspicious rows."""
     columns = [item.name for item in fields(Suspect)]
-    return [Suspect(**row) for row in report.corrupted.select(columns).slice(0, most).to_pylist()]
+    return [Suspect(**row) for row in report.suspects(least).select(columns).slice(0, most).to_pylist()]

@@ -15,7 +15,7 @@ from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.backbones import LITE
 from noisesieve.learn.networks.pretrained import IMAGENET, NONE
 from noisesieve.learn.presets import PRESET_RECIPES, PRETRAINED_SIZES, frozen
-from noisesieve.sieve.formulas import PAPER_EPS
+from noisesieve.sieve.formulas import PAPER_EPS, largest_beta, own_weight
 
 SIZES = (16, 24, 32, 48, 64, 96, 128, 160, 224)
 BODY_LR = 0.1  # learning rate of pretrained layers, as a share of the head's
@@ -138,6 +138,7 @@ def _with_options(recipe: Recipe, options: TrainingOptions) -> Recipe:
         changes |= {
             "adaptive_warmup": recipe.adaptive_warmup and not fixed,
             "adaptive_eps": recipe.adaptive_eps and options.loop_eps is None,
+            "adaptive_beta": recipe.adaptive_beta and options.beta is None,
         }
         if recipe.divide_at is not None:
             changes["divide_at"] = max(sieve_start - 1, round(recipe.divide_at * scale))
@@ -202,6 +203,30 @@ def introduce(recipe: Recipe, options: TrainingOptions, *, beside: HeadRecipe | 
     if beside is None:
         return what
     return f"{what} Classifiers on features of a frozen EfficientNet-lite0 are scored beside it; the better one judges."
+
+
+def fit_beta(recipe: Recipe, counts: Ints, classes: list[str]) -> tuple[Recipe, str | None]:
+    """Lower beta of a network where one class is large, and say so; the paper's presets are only warned about.
+
+    CR takes beta * prior[y] from the weight of a row's own label. For a class above 1 / beta nothing is left of it, and
+    the training calls this class wrong. Heads choose their beta from the data instead.
+    """
+    if isinstance(recipe, HeadRecipe) and recipe.adaptive_beta:
+        return recipe, None
+    uniform = recipe.balanced if isinstance(recipe, NetworkRecipe) else recipe.prior == "uniform"
+    shares = np.full(len(counts), 1 / len(counts)) if uniform else counts / counts.sum()
+    most = int(shares.argmax())
+    share = f"{shares[most]:.0%}"
+    large = f"Every class counts {share}" if uniform else f"Class '{classes[most]}' has {share} of the labels"
+    if isinstance(recipe, NetworkRecipe) and recipe.adaptive_beta:
+        if (beta := largest_beta(float(shares[most]))) >= recipe.beta:
+            return recipe, None
+        beta = float(f"{beta:.2g}")
+        said = f"{large}: beta is lowered from {recipe.beta:g} to {beta:g}, so that they still count."
+        return replace(recipe, beta=beta), said
+    if own_weight(float(shares[most]), recipe.beta) < 0:
+        return recipe, f"{large}, more than 1 / beta: many right ones may be flagged. A lower --beta prevents it."
+    return recipe, None
 
 
 def describe_loss(recipe: HeadRecipe, found: list[LossEvidence]) -> str:

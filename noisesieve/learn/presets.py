@@ -40,6 +40,7 @@ def auto(rows: int, natural: int, device: str) -> NetworkRecipe:
         lr=0.1,
         adaptive_warmup=True,
         adaptive_eps=True,
+        adaptive_beta=True,
         watch_every=watch,
         ema_epochs=max(0.5, EMA_STEPS / steps),
     )
@@ -52,10 +53,10 @@ def paper_rule(recipe: Recipe) -> Recipe:
     averaged weights, no average over epochs.
     """
     recipe = replace(recipe, settle_epochs=0, average_epochs=1, loop_eps=PAPER_EPS, sieve_eps=PAPER_EPS)
-    recipe = replace(recipe, adaptive_eps=False)
+    recipe = replace(recipe, adaptive_eps=False, adaptive_beta=False, beta=PAPER_BETA)
     if isinstance(recipe, NetworkRecipe):
         return replace(recipe, ema_epochs=0)
-    return replace(recipe, beta=PAPER_BETA, prior="counted", adaptive_beta=False)
+    return replace(recipe, prior="counted")
 
 
 def paper(rows: int, natural: int, device: str) -> Recipe:

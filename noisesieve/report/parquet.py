@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.files import Document, Json, atomic_write, verify_written
-from noisesieve.core.records import EpochRow
+from noisesieve.core.records import Bools, EpochRow
 from noisesieve.core.summary import SCHEMA_VERSION, Summary
 from noisesieve.report.schema import COLUMNS, HISTORY, KEY
 from noisesieve.report.table import ReportInputs
@@ -78,9 +77,19 @@ class Report:
 
     @property
     def corrupted(self) -> pa.Table:
-        """The suspects, that is flagged rows that are not waived, most suspicious first."""
-        mask = pc.equal(self.table["verdict"].cast(pa.string()), "corrupted")
-        return self.table.filter(pc.and_(mask, pc.invert(self.table["waived"]))).sort_by("rank")
+        """The flagged rows that are not waived, most suspicious first."""
+        return self.suspects(0.0)
+
+    def suspects(self, least: float) -> pa.Table:
+        """Return the flagged rows that are not waived and wrong with at least this probability, highest rank first."""
+        return self.table.filter(pa.array(self.is_suspect(least))).sort_by("rank")
+
+    def is_suspect(self, least: float) -> Bools:
+        """Return (N,) which rows `suspects` has."""
+        flagged: Bools = (self.verdicts == "corrupted") & ~self.table["waived"].to_numpy(zero_copy_only=False)
+        probability = self.table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
+        likely: Bools = flagged & ~(probability < least)
+        return likely
 
     @functools.cached_property
     def summary(self) -> Summary:

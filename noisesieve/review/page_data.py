@@ -78,27 +78,25 @@ class PageData:
     heat: HeatMap
     histogram: Histogram
     script: ScriptData
+    least: float  # probability from which a flagged row is shown
+    unlikely: int  # flagged rows below it
 
 
-def choose_rows(report: Report, limit: int) -> Ints:
-    """Return the rows that the page shows: the first `limit` suspects."""
-    rows: Ints = report.corrupted["row"].slice(0, limit).to_numpy()
-    return rows
-
-
-def build_page_data(report: Report, rows: Ints, images: list[bytes | None]) -> PageData:
-    """Return the page data of a report and of the images of some of its rows."""
+def build_page_data(report: Report, rows: Ints, images: list[bytes | None], least: float) -> PageData:
+    """Return the page data of a report and of some of its suspects, which are wrong with at least this probability."""
     summary = report.summary
     classes: list[str] = report.facts.classes
     name = report.path.parent.resolve().name
-    shown = _suspects(report, rows, images, classes)
+    shown, suspects = _suspects(report, rows, images, classes), report.suspects(least)
     return PageData(
         title=name,
         summary=summary,
         classes=sorted(summary.classes, key=lambda row: (-(row.share or 0.0), natural_key(row.label))),
-        heat=_heat(report, classes),
+        heat=_heat(suspects, classes),
         histogram=_histogram(report),
-        script=ScriptData(run_key(report), name, __version__, classes, shown, summary.corrupted),
+        script=ScriptData(run_key(report), name, __version__, classes, shown, len(suspects)),
+        least=least,
+        unlikely=len(report.corrupted) - len(suspects),
     )
 
 
@@ -130,9 +128,8 @@ def _suspects(report: Report, rows: Ints, images: list[bytes | None], classes: l
     ]
 
 
-def _heat(report: Report, classes: list[str]) -> HeatMap:
+def _heat(suspects: pa.Table, classes: list[str]) -> HeatMap:
     """Count suspects by given and suggested label, for the classes with most suspects."""
-    suspects = report.corrupted
     given, to = suspects["label"].to_pylist(), suspects["suggested_label"].to_pylist()
     pairs = Counter((a, b) for a, b in zip(given, to, strict=True) if b is not None)
     part: Counter[str] = Counter()

@@ -29,6 +29,19 @@ def regularizer(losses: Tensor, prior: Tensor, beta: float) -> Tensor:
     return -beta * (losses @ prior)
 
 
+def own_weight(share: float, beta: float) -> float:
+    """Return 1 - beta * prior[y]: what the loss of a row's own label counts with, for a class with this prior.
+
+    Cross-entropy counts it once, and CR takes beta * prior[y] of it away. Below zero the loss prefers any other label.
+    """
+    return 1 - beta * share
+
+
+def largest_beta(largest_share: float) -> float:
+    """Return the largest beta with which a row's own label keeps half of its weight, whatever its class."""
+    return 0.5 / largest_share
+
+
 def margin(probs: Tensor, labels: Tensor, eps: float, *, classes_first: bool = False) -> Tensor:
     """Return l(y) - mean_j l(j), (N,), from probabilities (N, K), or (K, N): zero or above is corrupted.
 

@@ -17,8 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+import noisesieve as ns
 from noisesieve.core.text import folder_name, guard_cell, unguard_cell
 from noisesieve.exports import EXPORTS
+from noisesieve.report import RunFolder, write_table
 from tests.conftest import Run, paint, validate
 from tests.runs import make_run
 
@@ -29,6 +31,31 @@ WRONG = {"red/0.png": "green", "red/1.png": "blue", "blue/2.png": "red"}
 def run(colours: Path, tmp_path: Path) -> Path:
     (colours / "green/broken.png").write_bytes(b"no image")
     return make_run(colours, tmp_path / "run", WRONG).path.parent
+
+
+def test_what_is_shown_is_flagged_and_probable_enough(inside: Run, run: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    shutil.copytree(run, home)
+    report = ns.read_report(home)
+    row = report.corrupted["row"].to_pylist()[-1]
+    column = report.table.schema.get_field_index("corruption_probability")
+    chances = report.table["corruption_probability"].to_pylist()
+    chances[row] = 0.3
+    field = report.table.schema.field(column)
+    changed = report.table.set_column(column, field, pa.array(chances, field.type))
+    facts = report.facts.to_document()
+    RunFolder(home).replace({"report.parquet": lambda path: write_table(changed, path, facts)})
+    done = inside("export", home, "--to", "csv", "-o", "a.csv")
+    assert "2 rows written" in done.stdout, done.stderr
+    assert "1 more are flagged, but wrong with less than 40%" in done.stdout
+    assert "3 rows" in inside("export", home, "--to", "csv", "-o", "b.csv", "--min-probability", "0").stdout
+    page = inside("review", home, "-o", "page.html")
+    assert "2 of 2 suspects" in page.stdout, page.stderr
+    assert "--min-probability 0" in page.stdout
+    assert "less than 40%: 1 more" in Path("page.html").read_text()
+    Path("noisesieve.toml").write_text("min-probability = 0.2\n")  # the same setting for every command
+    assert "3 rows" in inside("export", home, "--to", "csv", "-o", "c.csv").stdout
+    assert "3 of 3 suspects" in inside("review", home, "-o", "other.html").stdout
 
 
 @pytest.mark.parametrize("name", EXPORTS)

@@ -297,7 +297,7 @@ def hostile() -> GateResult:
         source_line=7,
         sha256="0" * 64,
     )
-    batch = BatchCounts(9, 8, 1, 0, 0, 0, {}, {})
+    batch = BatchCounts(9, 8, 1, 1, 0, 0, 0, {}, {})
     rules = [RuleResult("max-corrupted", "5%", "1 of 8 (12%)\x1b", False)]
     return GateResult("lab|els.csv", "0.1", rules, batch, [row] * 30, "lab,els.csv", is_table=True)
 
@@ -348,7 +348,7 @@ def test_github_hears_by_itself(inside: Run, home: Path, tmp_path: Path, monkeyp
 
 
 def test_a_count_a_share_and_a_confident_share() -> None:
-    batch = BatchCounts(40, 40, 3, 0, 2, 0, {"owl": 1}, {"a": (3, 10), "b": (0, 30)})
+    batch = BatchCounts(40, 40, 3, 3, 0, 2, 0, {"owl": 1}, {"a": (3, 10), "b": (0, 30)})
     rules = {rule.name: rule for rule in apply_policy(batch, Policy(max_corrupted=parse_limit("2", "x")))}
     assert not rules["max-corrupted"].passed
     for text, confidence, passed in (
@@ -376,7 +376,7 @@ def test_a_batch_at_the_limit_fails_by_chance_no_more_often_than_promised(share:
     chance = 0.0
     for hits in range(total + 1):
         assert binomial_tail(hits, total, share) == pytest.approx(binom.sf(hits - 1, total, share), rel=1e-9, abs=1e-15)
-        if not apply_policy(BatchCounts(total, total, hits, 0, 0, 0, {}, {}), policy)[1].passed:
+        if not apply_policy(BatchCounts(total, total, hits, hits, 0, 0, 0, {}, {}), policy)[1].passed:
             chance += binom.pmf(hits, total, share)
     assert chance <= 0.05
 

@@ -16,7 +16,7 @@ from noisesieve.learn import cost, device, distributed, warmup
 from noisesieve.learn.augment import pad_crop, random_flip
 from noisesieve.learn.checkpoint import Checkpoint, Checkpoints
 from noisesieve.learn.networks.backbones import BACKBONES, build
-from noisesieve.learn.plan import image_size, plan
+from noisesieve.learn.plan import fit_beta, image_size, plan
 from noisesieve.learn.schedule import Schedule
 
 SIDES = np.array([32] * 10)
@@ -25,6 +25,29 @@ SIDES = np.array([32] * 10)
 def recipe(rows: int = 5000, sides: np.ndarray = SIDES, device: str = "cpu", **options: object) -> Recipe:
     wanted = TrainingOptions(**{"weights": "none", **options})  # type: ignore[arg-type]
     return plan(wanted, rows=rows, classes=10, longest_sides=sides, device=device)
+
+
+@pytest.mark.parametrize(
+    ("options", "counts", "beta", "says"),
+    [
+        ({}, [100] * 10, 2.0, None),
+        ({}, [900, 100], 0.56, "Class 'a' has 90% of the labels: beta is lowered from 2 to 0.56"),
+        ({}, [50, 50], 1.0, "beta is lowered from 2 to 1"),
+        ({"beta": 2.0}, [900, 100], 2.0, "more than 1 / beta"),
+        ({"preset": "paper"}, [900, 100], 2.0, "more than 1 / beta"),
+        ({"preset": "cifar"}, [51, 49], 2.0, "more than 1 / beta"),
+        ({"preset": "cifar"}, [49, 49, 2], 2.0, None),
+        ({"preset": "clothing1m"}, [98, 2], 0.4, None),
+        ({"balanced": True}, [98, 2], 1.0, "Every class counts 50%"),
+        ({"weights": None}, [98, 2], 2.0, None),  # heads choose from the data
+    ],
+)
+def test_a_large_class_lowers_beta_or_is_warned_about(
+    options: dict[str, object], counts: list[int], beta: float, says: str | None
+) -> None:
+    fitted, said = fit_beta(recipe(**options), np.array(counts), list("abcdefghij")[: len(counts)])
+    assert fitted.beta == pytest.approx(beta)
+    assert said is None if says is None else says in str(said)
 
 
 def test_the_cifar_preset_is_the_papers() -> None:
@@ -81,6 +104,7 @@ def test_the_preset_paper_is_the_papers_rule_with_the_lengths_of_auto() -> None:
     changed = {name for name, value in vars(paper).items() if value != vars(auto)[name]}
     assert changed == {
         *("settle_epochs", "ema_epochs", "average_epochs", "loop_eps", "adaptive_eps", "sieve_eps"),
+        "adaptive_beta",
     }
     assert (paper.settle_epochs, paper.ema_epochs, paper.average_epochs) == (0, 0, 1)
     assert paper.loop_eps == paper.sieve_eps == 1e-8

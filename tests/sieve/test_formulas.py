@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from noisesieve.learn.losses import training_loss
-from noisesieve.sieve.formulas import apply_threshold, floored_log_loss, margin
+from noisesieve.sieve.formulas import apply_threshold, floored_log_loss, largest_beta, margin, own_weight, regularizer
 
 DOUBLE = torch.float64
 
@@ -237,3 +237,16 @@ def test_peer_loss_over_all_pairs_is_the_loss_less_its_prior_mean() -> None:
 def test_cr_pushes_harder_than_entropy() -> None:
     p = torch.linspace(1e-6, 0.5 - 1e-6, 100_000, dtype=DOUBLE)
     assert (torch.log(1 / p - 1) < 1 / p - 1 / (1 - p)).all()
+
+
+@pytest.mark.parametrize("beta", [0.4, 1.0, 2.0])
+def test_the_weight_of_the_own_label_is_what_the_loss_gives_it(beta: float) -> None:
+    prior = torch.tensor([0.9, 0.06, 0.04], dtype=DOUBLE)
+    logs = torch.tensor([[-0.3, -2.0, -2.5]] * 3, dtype=DOUBLE, requires_grad=True)
+    labels = torch.arange(3)
+    losses = -logs.gather(1, labels[:, None]).squeeze(1) + regularizer(-logs, prior, beta)
+    losses.sum().backward()
+    assert logs.grad is not None
+    for label in range(3):
+        assert -logs.grad[label, label].item() == pytest.approx(own_weight(prior[label].item(), beta), abs=1e-12)
+    assert own_weight(0.9, largest_beta(0.9)) == pytest.approx(0.5, abs=1e-12)
