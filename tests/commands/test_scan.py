@@ -425,6 +425,21 @@ def test_the_default_scan_finds_the_planted_flips_of_the_sample_data(tmp_path: P
     assert not found.summary.training.facts.flip  # a mirrored digit is another thing
 
 
+def test_a_majority_class_is_not_called_wrong(inside: Run, tmp_path: Path) -> None:
+    few_digits(tmp_path / "digits", each=30)
+    with (SAMPLE / "truth.csv").open() as file:
+        truth = dict(line.strip().split(",") for line in file)
+    rows = [(path, truth[str(path.relative_to(tmp_path / "digits"))]) for path in (tmp_path / "digits").rglob("*.png")]
+    lines = [f"{path.relative_to(tmp_path)},{'zero' if digit == '0' else 'other'}" for path, digit in sorted(rows)]
+    (tmp_path / "t.csv").write_text("path,label\n" + "\n".join(lines) + "\n")
+    done = inside("scan", tmp_path / "t.csv", "-o", "run", *LONG, "--no-flip", "--no-review")
+    assert done.returncode == 0, done.stderr
+    assert "Class 'other' has 93% of the labels: beta is lowered from 2 to 0.54" in done.stderr
+    assert ns.read_report("run").summary.corrupted <= 0.03 * len(
+        lines
+    )  # all are right; with --beta 2 245 of 300
+
+
 def torchrun(*arguments: object, home: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [
