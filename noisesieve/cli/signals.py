@@ -31,7 +31,8 @@ class StopRequest:
             name = signal.Signals(self._signal).name
             return Stopped(f"Stopped by {name}.", self._hint, exit_code=128 + self._signal)
         if self._deadline is not None and time.monotonic() > self._deadline:
-            return Stopped("Stopped: --max-time is reached.", self._hint, exit_code=128 + signal.SIGTERM)
+            code = 128 + signal.SIGTERM
+            return Stopped("Stopped: --max-time is reached.", self._hint, exit_code=code, by_time=True)
         return None
 
     def __enter__(self) -> StopRequest:

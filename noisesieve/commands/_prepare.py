@@ -21,7 +21,14 @@ from noisesieve.learn.device import choose_device, require_device
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.features import feature_bytes
 from noisesieve.learn.networks.backbones import BACKBONES, LITE
-from noisesieve.learn.networks.pretrained import IMAGENET, NONE, weights_file, with_weights_hash
+from noisesieve.learn.networks.pretrained import (
+    IMAGENET,
+    NONE,
+    require_fitting,
+    require_readable,
+    weights_file,
+    with_weights_hash,
+)
 from noisesieve.learn.plan import backbone_of, choose_weights, fit_beta, image_size, plan, plan_beside
 from noisesieve.report import class_codes, fingerprint
 from noisesieve.report.run import Identity
@@ -58,7 +65,9 @@ def validate_settings(settings: ScanSettings) -> None:
         raise UsageError(f"--backbone {options.backbone}: unknown.", f"Choose {', '.join(BACKBONES)}.")
     device = choose_device(settings.device).type
     weights, _ = choose_weights(options, device=device)
-    weights_file(weights, backbone_of(options, weights, device))
+    file = weights_file(weights, backbone_of(options, weights, device))
+    if file is not None and _own_weights(settings) is not None:
+        require_readable(file)
 
 
 def identity_of_run(settings: ScanSettings, index: Index, file_facts: FileFacts, device: str) -> Identity:
@@ -154,6 +163,8 @@ def prepare_dataset(
         session.note(f"Pixels at {size} px were in the cache.")
     sides = longest_sides(decoded.file_facts)
     recipe, file = _plan_with_weights(settings, len(labels), len(classes), sides, device)
+    if file is not None and _own_weights(settings) is not None:
+        require_fitting(file, recipe)
     beside = _plan_beside(settings, len(labels), len(classes), sides, device)
     codes = class_codes(labels, classes)
     fitted, said = fit_beta(recipe, np.bincount(codes, minlength=len(classes)), classes)

@@ -31,7 +31,7 @@ from noisesieve.commands._prepare import (
 from noisesieve.commands._train import train, train_network
 from noisesieve.commands.review import write_review
 from noisesieve.core.command_settings import ReviewSettings
-from noisesieve.core.errors import OutputError, Stopped
+from noisesieve.core.errors import OutputError
 from noisesieve.core.files import locked, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import recipe_to_document
@@ -100,7 +100,8 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
             run = RunFolder(folder)
             again = run.is_finished() and not settings.force  # most likely the same run: then no pixels are needed
             ahead = None if again else guess_size(index, settings, session)
-            file_facts = pixels.inspect_files(index, settings.pixels, session, ahead=ahead)
+            reading = session.without_time_limit() if again else session
+            file_facts = pixels.inspect_files(index, settings.pixels, reading, ahead=ahead)
             identity = identity_of_run(settings, index, file_facts, session.device.type)
             state = run.find_state(identity, index, file_facts, force=settings.force)
             if state == "finished":
@@ -205,6 +206,8 @@ def _with_current_waivers(
     waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
     session.warn_all(broken)
     if np.array_equal(waived, report.table["waived"].to_numpy(zero_copy_only=False)):
+        if settings.review and not (run.folder / "review.html").exists():  # it was stopped while it wrote the page
+            _show(report, index, settings.min_probability, session)
         return report
     old, table = report.summary, with_waivers(report.table, waived)
     summary = summarize(table, classes=report.facts.classes, undecided=old.undecided, training=old.training)
@@ -225,9 +228,12 @@ def _with_current_waivers(
 
 
 def _show(report: Report, index: Index, least: float, session: Session) -> None:
-    """Write the review page. The run is complete without it, so an error here is only a warning."""
+    """Write the review page. The run is complete without it, so an error here is only a warning.
+
+    A run that is stopped here is finished; the same command again writes the page.
+    """
     page = report.path.parent / "review.html"
     try:
         write_review(report, index, page, limit=ReviewSettings.limit, least=least, session=session)
-    except (OutputError, OSError, Stopped) as error:
+    except (OutputError, OSError) as error:
         session.warn(f"The run is complete, but its review page is missing ({error}). `noisesieve review` writes it.")

@@ -57,6 +57,7 @@ class TrainingError(NoisesieveError):
 class Stopped(NoisesieveError):
     """The command was asked to stop (by a signal or `--max-time`)."""
 
-    def __init__(self, problem: str, hint: str = "", *, exit_code: int) -> None:
+    def __init__(self, problem: str, hint: str = "", *, exit_code: int, by_time: bool = False) -> None:
         super().__init__(problem, hint)
         self.exit_code = exit_code
+        self.by_time = by_time

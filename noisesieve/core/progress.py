@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, Self
 
 from noisesieve.core.errors import Stopped
 
@@ -55,6 +55,15 @@ class Session:
         """Raise `Stopped` if a stop was requested. Called between two pieces of work."""
         if (stopped := self.stop()) is not None:
             raise stopped
+
+    def without_time_limit(self) -> Self:
+        """Return the session, stopped by signals only."""
+
+        def stop() -> Stopped | None:
+            stopped = self.stop()
+            return None if stopped is None or stopped.by_time else stopped
+
+        return replace(self, stop=stop)
 
     def note(self, text: str) -> None:
         """Show a line of information."""

@@ -224,7 +224,7 @@ class RunFolder:
     def _differences(self, known: Identity, identity: Identity, index: Index, file_facts: FileFacts) -> str:
         before, now = dict(_flat(known)), dict(_flat(identity))
         settings = [
-            f"{name.rpartition('.')[2]} {before.get(name)} (now {now.get(name)})"
+            f"{name.rpartition('.')[2]} {_shown(before.get(name))} (now {_shown(now.get(name))})"
             for name in sorted(before.keys() | now.keys())
             if before.get(name) != now.get(name) and name != "fingerprint"
         ]
@@ -250,6 +250,11 @@ class RunFolder:
                 changes.append(f"{name}: {what}")
         more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
         return ", ".join(changes[:SHOWN]) + more if changes else "the order of the rows changed"
+
+
+def _shown(value: object) -> str:
+    """Return a setting as text."""
+    return "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _flat(document: Identity, prefix: str = "") -> Iterator[tuple[str, Any]]:

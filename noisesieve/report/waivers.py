@@ -5,16 +5,19 @@ A waiver is valid for one image content with one label. If either changes, it en
 
 from __future__ import annotations
 
+import getpass
+import tempfile
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+from filelock import FileLock
 
 from noisesieve.core.csv_file import read_csv_file
 from noisesieve.core.errors import InputError
-from noisesieve.core.files import atomic_write
+from noisesieve.core.files import atomic_write, digest
 from noisesieve.core.records import Bools, Index
 from noisesieve.core.settings import WAIVERS
 from noisesieve.core.text import csv_line, guard_cell, unguard_cell
@@ -49,7 +52,17 @@ def read_waivers(file: Path) -> list[Waiver]:
 
 
 def add_waivers(file: Path, new: Sequence[Waiver]) -> int:
-    """Add waivers to the file, one line each, sorted by path. Returns how many are new."""
+    """Add waivers to the file, one line each, sorted by path. Returns how many are new.
+
+    Several processes may do this at once: each waits for the others.
+    """
+    mark = f"{digest(str(file.resolve()))[:16]}-{getpass.getuser()}"
+    lock = Path(tempfile.gettempdir()) / f"noisesieve-waivers-{mark}.lock"  # not beside a file that is committed
+    with FileLock(lock):
+        return _add_waivers(file, new)
+
+
+def _add_waivers(file: Path, new: Sequence[Waiver]) -> int:
     known = {(waiver.sha256, waiver.label): waiver for waiver in (read_waivers(file) if file.exists() else [])}
     before = len(known)
     known |= {(waiver.sha256, waiver.label): waiver for waiver in new}

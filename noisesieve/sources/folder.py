@@ -120,7 +120,7 @@ class _Walk:
         lines = (
             ("hidden, skipped", self.hidden),
             ("class folders without images, skipped", self.empty),
-            ("links to folders of this dataset, skipped", self.linked),
+            ("links to folders of this dataset or above it, skipped", self.linked),
             ("results of noisesieve, skipped", self.runs),
             ("files without an image's extension, skipped", self.others),
             ("images in no class folder, skipped", self.strays),
@@ -150,8 +150,8 @@ class _Walk:
             return False
         if entry.is_symlink():
             real = os.path.realpath(entry.path)
-            if real == self.inside or real.startswith(self.inside + os.sep) or self.inside.startswith(real + os.sep):
-                self._remember(self.linked, entry.path)  # its images are listed already
+            if os.path.commonpath((real, self.inside)) in (real, self.inside):
+                self._remember(self.linked, entry.path)  # its images are listed already, or it is above the root
                 return False
         return True
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -43,7 +45,7 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
     """Return the index of a table. Errors name the line."""
     file = settings.path
     names = table.columns.column_names
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := sorted(name for name, count in Counter(names).items() if count > 1):
         raise InputError(f"{file}: two columns are called {twice[0]!r}.", "Rename one of them.")
     _refuse_detection(settings, names)
     _need(settings.label_column, "--label-column", settings, names)
@@ -59,7 +61,7 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
         _need(settings.path_column, "--path-column", settings, names)
         used.add(settings.path_column)
         given = _texts(table, settings.path_column, settings)
-        _refuse_outside(given, table, settings)
+        _refuse_outside(given, root, table, settings)
         paths = list(given)
         base = os.fspath(root)
         locate = lambda i: ImageLocation(file_of(base, given[i]))  # noqa: E731
@@ -159,15 +161,34 @@ def _texts(table: Table, column: str, settings: SourceSettings, *, empty: bool =
     return [text or "" for text in texts]
 
 
-def _refuse_outside(paths: list[str], table: Table, settings: SourceSettings) -> None:
+def _refuse_outside(paths: list[str], root: Path, table: Table, settings: SourceSettings) -> None:
+    """Refuse a path that leads out of the root, as it is written or through a symbolic link."""
     if settings.allow_outside:
         return
+    inside, folders = os.path.realpath(root), dict[str, bool]()  # folder → whether it is inside the root
     for row, path in enumerate(paths):
-        if leads_out(path):
+        if leads_out(path) or _links_out(file_of(os.fspath(root), path), inside, folders):
             raise InputError(
                 f"{position_of(table, settings, row)}: the path {path!r} leads out of the dataset's folder.",
                 "Set --root to the folder above all images, or pass --allow-outside.",
             )
+
+
+def _links_out(file: str, inside: str, folders: dict[str, bool]) -> bool:
+    """Return True if a file is outside the folder once links are resolved. Each folder is resolved once."""
+    try:
+        if os.path.islink(file):
+            return not _is_within(os.path.realpath(file), inside)
+        folder = os.path.dirname(file)
+        if folder not in folders:
+            folders[folder] = _is_within(os.path.realpath(folder), inside)
+        return not folders[folder]
+    except (OSError, ValueError):
+        return False  # a name that no file can have: unreadable, not outside
+
+
+def _is_within(path: str, inside: str) -> bool:
+    return os.path.commonpath((path, inside)) == inside
 
 
 def _ids(table: Table, settings: SourceSettings, paths: list[str | None], used: set[str]) -> list[str]:

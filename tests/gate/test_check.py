@@ -7,6 +7,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import junitparser
@@ -24,6 +26,7 @@ from noisesieve.gate.markdown import escape, render
 from noisesieve.gate.policy import BatchCounts, RuleResult, Suspect, apply_policy, binomial_tail, lower_bound
 from noisesieve.gate.result import GateResult
 from noisesieve.report import RunFolder
+from noisesieve.report.waivers import read_waivers
 from tests.conftest import REPOSITORY, SAMPLE, Run, paint, validate
 from tests.runs import built_once, make_run
 
@@ -205,6 +208,21 @@ def test_waivers_hold_for_content_and_label_and_end_with_either(inside: Run, hom
     assert f"{other}/{file}: its label changed ({label!r}, now {other!r})" in done.stderr
     (tmp_path / "w.csv").write_text("nonsense\n")
     assert inside(*check).returncode == 3
+
+
+def test_no_waiver_is_lost_when_several_are_added_at_once(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from noisesieve.report.waivers import Waiver, add_waivers\n"
+        "for i in range(20): add_waivers(Path('w.csv'), [Waiver(f'{sys.argv[1]}-{i}', 'a', 'p', 'r', 'd')])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    several = [
+        subprocess.Popen([sys.executable, "-c", script, str(number)], cwd=tmp_path, env=environment)
+        for number in range(4)
+    ]
+    assert [process.wait(timeout=600) for process in several] == [0] * 4
+    assert len(read_waivers(tmp_path / "w.csv")) == 80
+    assert [entry.name for entry in tmp_path.iterdir()] == ["w.csv"]
 
 
 def test_scan_honours_waivers_without_training_again(inside: Run, colours: Path, tmp_path: Path) -> None:

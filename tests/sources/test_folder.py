@@ -96,6 +96,15 @@ def test_a_link_in_a_circle_gives_each_file_once(pets: Path) -> None:
     assert len(index(pets)) == 4
 
 
+@pytest.mark.parametrize("target", ["/", ".."])
+def test_a_link_above_the_root_is_not_followed(pets: Path, target: str) -> None:
+    before = index(pets).ids
+    (pets / "cat/up").symlink_to("/" if target == "/" else pets.parent)
+    again = index(pets)
+    assert again.ids == before
+    assert any("or above it, skipped: cat/up" in note for note in again.notes)
+
+
 def test_a_class_folder_may_be_a_link_to_elsewhere(pets: Path, tmp_path: Path) -> None:
     paint(tmp_path / "elsewhere/1.png", (1, 2, 3))
     (pets / "fish").symlink_to(tmp_path / "elsewhere")

@@ -79,6 +79,34 @@ def test_paths_outside_are_taken_when_allowed(tmp_path: Path) -> None:
     assert index(file, allow_outside=True).paths == ["../1.png", "2.png"]
 
 
+@pytest.mark.parametrize("linked", ["file", "folder"])
+def test_a_link_that_leads_out_of_the_root_is_refused(tmp_path: Path, linked: str) -> None:
+    home, secret = tmp_path / "home", tmp_path / "secret"
+    for folder in (home / "in", secret):
+        folder.mkdir(parents=True)
+        (folder / "x.png").write_bytes(b"x")
+    if linked == "file":
+        (home / "a.png").symlink_to(secret / "x.png")
+    else:
+        (home / "sub").symlink_to(secret)
+    (home / "b.png").symlink_to(home / "in/x.png")  # stays inside
+    path = "a.png" if linked == "file" else "sub/x.png"
+    file = table(home / "t.csv", f"path,label\nb.png,a\n{path},b\n")
+    with pytest.raises(InputError, match=r"t\.csv:3.*leads out of the dataset's folder.*--allow-outside"):
+        index(file)
+    assert len(index(file, allow_outside=True)) == 2
+
+
+def test_a_hundred_thousand_columns_are_read(tmp_path: Path) -> None:
+    more = 100_000
+    header = "path,label," + ",".join(f"c{i}" for i in range(more))
+    file = table(tmp_path / "t.csv", f"{header}\na.png,a{',x' * more}\nb.png,b{',x' * more}\n")
+    found = index(file)
+    assert found.labels == ["a", "b"]
+    assert found.carried is not None
+    assert found.carried.num_columns == more
+
+
 def test_odd_but_legal_tables_are_read(tmp_path: Path) -> None:
     assert index(table(tmp_path / "a.csv", "\n\npath,label\na:b.png,x\n..b.png,y\n")).paths == ["a:b.png", "..b.png"]
     pq.write_table(pa.table({"path": ["a", "b"], "label": [3.0, 4.0]}), tmp_path / "a.parquet")

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import sha256_of_weights
-from noisesieve.core.recipes import NetworkChoice
-from noisesieve.learn.networks.backbones import LITE, TORCHVISION
+from noisesieve.core.recipes import HeadRecipe, NetworkChoice, NetworkRecipe
+from noisesieve.learn.networks.backbones import LITE, TORCHVISION, build
 from noisesieve.learn.networks.lite import lite_weights, with_timm_names
 
 NONE, IMAGENET = "none", "imagenet"
@@ -118,6 +118,16 @@ def load_backbone(network: nn.Module, file: Path) -> None:
     network.load_state_dict(fitting, strict=False)
 
 
+def require_fitting(file: Path, recipe: NetworkRecipe | HeadRecipe) -> None:
+    """Refuse a file whose weights cannot be read, or do not fit the recipe's backbone."""
+    load_backbone(build(recipe.backbone, classes=2, image_size=recipe.image_size, seed=0), file)
+
+
+def require_readable(file: Path) -> None:
+    """Refuse a file whose weights cannot be read."""
+    _tensors(file)
+
+
 def _tensors(file: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file, or of a torch file that loads without running code."""
     try:
@@ -126,8 +136,8 @@ def _tensors(file: Path) -> dict[str, Tensor]:
         else:
             found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a file of another kind can raise anything
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"{file}: no weights that can be read ({reason}).", "Save a plain state_dict.") from error
+        kind = "a safetensors file" if file.suffix == ".safetensors" else "a torch file of plain tensors"
+        raise InputError(f"{file}: no weights that can be read: not {kind}.", "Save a plain state_dict.") from error
     for wrapper in ("state_dict", "model"):
         if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
             found = found[wrapper]
