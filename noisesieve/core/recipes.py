@@ -22,6 +22,7 @@ class NetworkChoice:
     depths: tuple[str, ...] = (LAST,)  # whose features the last layer gets; empty: chosen from the data
     momentum: float = 0.9
     weight_decay: float = 5e-4
+    decay_biases: bool = True  # the weight decay also applies to biases and norm layers
     nesterov: bool = True
     flip: bool | None = None  # mirror images; None: tested on held-out rows during the warm-up
     seed: int = 0

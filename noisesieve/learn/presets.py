@@ -41,6 +41,7 @@ def auto(rows: int, natural: int, device: str) -> NetworkRecipe:
         adaptive_warmup=True,
         adaptive_eps=True,
         adaptive_beta=True,
+        decay_biases=False,
         watch_every=watch,
         ema_epochs=max(0.5, EMA_STEPS / steps),
     )
@@ -55,7 +56,7 @@ def paper_rule(recipe: Recipe) -> Recipe:
     recipe = replace(recipe, settle_epochs=0, average_epochs=1, loop_eps=PAPER_EPS, sieve_eps=PAPER_EPS)
     recipe = replace(recipe, adaptive_eps=False, adaptive_beta=False, beta=PAPER_BETA)
     if isinstance(recipe, NetworkRecipe):
-        return replace(recipe, ema_epochs=0)
+        return replace(recipe, ema_epochs=0, decay_biases=True)
     return replace(recipe, prior="counted")
 
 

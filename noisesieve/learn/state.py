@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +146,21 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)}
 
 
+def _parameter_groups(model: Network, recipe: NetworkRecipe | RetrainRecipe) -> list[dict[str, Any]]:
+    """Return the body and the last layer, each with its share of the learning rate; biases and norms apart."""
+    head = {id(parameter) for parameter in model.fc.parameters()}
+    body = [parameter for parameter in model.parameters() if id(parameter) not in head]
+    parts = ((body, recipe.body_lr), (list(model.fc.parameters()), 1.0))
+    if recipe.decay_biases:
+        return [{"params": part, "share": share} for part, share in parts]
+    return [
+        {"params": [p for p in part if (p.ndim > 1) == decayed], "share": share}
+        | ({} if decayed else {"weight_decay": 0.0})
+        for part, share in parts
+        for decayed in (True, False)
+    ]
+
+
 def initial_state(
     recipe: NetworkRecipe | RetrainRecipe, *, rows: int, classes: int, processes: Processes, weights: Path | None = None
 ) -> TrainingState:
@@ -159,10 +175,8 @@ def initial_state(
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     average = copy.deepcopy(model).requires_grad_(False)
-    head = {id(parameter) for parameter in model.fc.parameters()}
-    body = [parameter for parameter in model.parameters() if id(parameter) not in head]
     optimizer = torch.optim.SGD(
-        [{"params": body, "share": recipe.body_lr}, {"params": list(model.fc.parameters()), "share": 1.0}],
+        _parameter_groups(model, recipe),
         lr=recipe.lr,
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,
