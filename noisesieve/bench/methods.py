@@ -84,6 +84,7 @@ class Comparison:
     shared_warmup: SharedWarmup = field(default_factory=SharedWarmup)
     warmup: int = 0  # length of the warm-up, as the first training chose it
     flip: bool = False
+    truth: tuple[Bools, Bools] | None = None  # (N,) rows with a known right label, and which of those are wrong
 
     @property
     def can_share_warmup(self) -> bool:
@@ -157,6 +158,11 @@ class Comparison:
         loader = BatchLoader(self.training_data.pixels, self.session.device)
         return embed(state.average, loader, len(self.training_data), flip=bool(state.flip))
 
+    @cached_property
+    def folds(self) -> tuple[Floats, float, float]:
+        """What `out_of_fold` returns, computed once."""
+        return self.out_of_fold()
+
     def out_of_fold(self) -> tuple[Floats, float, float]:
         """Return out-of-fold probabilities of plain trainings, their seconds, and their passes over the data."""
         if not self.warmup:
@@ -226,9 +232,18 @@ def neighbours(comparison: Comparison) -> MethodResult:
     return comparison.result(suspicion, flagged, training, time.monotonic() - start)
 
 
+def best_cleanlab(comparison: Comparison) -> MethodResult:
+    """cleanlab with whichever of its filters and quality scores is best here, by the truth: an upper bound."""
+    assert comparison.truth is not None
+    probs, seconds, passes = comparison.folds
+    start, labels = time.monotonic(), comparison.training_data.labels.numpy()
+    suspicion, flagged = peers.best_cleanlab_issues(labels, probs, *comparison.truth)
+    return MethodResult(suspicion, flagged, seconds + time.monotonic() - start, passes)
+
+
 def cleanlab(comparison: Comparison) -> MethodResult:
     """cleanlab itself, on out-of-fold probabilities."""
-    probs, seconds, passes = comparison.out_of_fold()
+    probs, seconds, passes = comparison.folds
     start = time.monotonic()
     suspicion, flagged = peers.cleanlab_issues(comparison.training_data.labels.numpy(), probs)
     return MethodResult(suspicion, flagged, seconds + time.monotonic() - start, passes)
@@ -242,5 +257,7 @@ METHODS: dict[str, Callable[[Comparison], MethodResult]] = {
     "aum": area_under_margin,
     "knn": neighbours,
     "cleanlab": cleanlab,
+    "cleanlab-best": best_cleanlab,
 }
 NEED_PLAIN = {"ce", "aum", "knn"}
+NEED_FOLDS = {"cleanlab", "cleanlab-best"}

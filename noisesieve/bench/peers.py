@@ -8,12 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from noisesieve.bench.metrics import average_precision, detection
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.records import Bools, Floats, Ints
 
-NEIGHBOURS = 10
+NEIGHBOURS = (5, 10, 20, 50)  # numbers of neighbours that are tried
 FOLDS = 5
 BLOCK = 1024
+CLEANLAB_FILTERS = ("prune_by_noise_rate", "prune_by_class", "both", "confident_learning", "predicted_neq_given")
+CLEANLAB_SCORES = ("self_confidence", "normalized_margin")
 
 
 class MarginSum:
@@ -38,21 +41,34 @@ class MarginSum:
 
 
 def vote(points: Tensor, labels: Tensor, classes: int) -> tuple[Floats, Bools]:
-    """Return the share of nearest neighbours (weighted by cosine) with another label, and which rows are outvoted."""
+    """Return the share of nearest neighbours (weighted by cosine) with another label, and which rows are outvoted.
+
+    The number of neighbours is the one whose vote agrees most often with the given labels.
+    """
     points = nn.functional.normalize(points - points.mean(dim=0), dim=1)
-    k = min(NEIGHBOURS, len(points) - 1)
+    weights, neighbours = _nearest(points, min(max(NEIGHBOURS), len(points) - 1))
+    best = (-1.0, torch.zeros(0))
+    for k in sorted({min(k, weights.shape[1]) for k in NEIGHBOURS}):
+        votes = torch.zeros((len(points), classes), dtype=torch.float64)
+        votes.scatter_add_(1, labels[neighbours[:, :k]], weights[:, :k].double())
+        agreement = float((votes.argmax(dim=1) == labels).double().mean())
+        if agreement > best[0]:
+            best = agreement, votes / votes.sum(dim=1, keepdim=True)
+    shares = best[1]
+    own = shares.gather(1, labels[:, None]).squeeze(1)
+    return (1 - own).numpy(), (own < shares.max(dim=1).values).numpy()
+
+
+def _nearest(points: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return weights and rows of the nearest points of every row, (N, count), nearest first."""
     parts = []
     for start in range(0, len(points), BLOCK):
         similarity = points[start : start + BLOCK] @ points.T
         rows = torch.arange(len(similarity))
         similarity[rows, start + rows] = -torch.inf  # a row is not its own neighbour
-        weights, neighbours = similarity.topk(k, dim=1)
-        votes = torch.zeros((len(similarity), classes))
-        votes.scatter_add_(1, labels[neighbours], weights.clamp(min=0) + 1e-6)
-        parts.append(votes / votes.sum(dim=1, keepdim=True))
-    can_share_warmup = torch.cat(parts).double()
-    own = can_share_warmup.gather(1, labels[:, None]).squeeze(1)
-    return (1 - own).numpy(), (own < can_share_warmup.max(dim=1).values).numpy()
+        parts.append(similarity.topk(count, dim=1))
+    weights = torch.cat([part.values for part in parts]).clamp(min=0) + 1e-6
+    return weights, torch.cat([part.indices for part in parts])
 
 
 def stratified_folds(labels: Ints, count: int, *, seed: int) -> list[Ints]:
@@ -78,6 +94,19 @@ def cleanlab_issues(labels: Ints, probs: Floats) -> tuple[Floats, Bools]:
 
     flagged: Bools = find_label_issues(labels, probs, n_jobs=1)
     return -get_label_quality_scores(labels, probs), flagged
+
+
+def best_cleanlab_issues(labels: Ints, probs: Floats, known: Bools, wrong: Bools) -> tuple[Floats, Bools]:
+    """Return cleanlab's best ranking and its best filter, picked with the truth: no user can do better with it."""
+    from cleanlab.filter import find_label_issues
+    from cleanlab.rank import get_label_quality_scores
+
+    filters = [find_label_issues(labels, probs, filter_by=name, n_jobs=1) for name in CLEANLAB_FILTERS]
+    scores = [-get_label_quality_scores(labels, probs, method=name) for name in CLEANLAB_SCORES]
+    return (
+        max(scores, key=lambda suspicion: average_precision(suspicion[known], wrong) or 0.0),
+        max(filters, key=lambda flagged: detection(flagged[known], wrong).f1 or 0.0),
+    )
 
 
 def require_cleanlab() -> None:

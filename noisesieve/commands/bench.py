@@ -11,7 +11,7 @@ import torch
 from noisesieve import __version__, pixels, sources
 from noisesieve.bench import peers, truth
 from noisesieve.bench.frozen_methods import FrozenComparison
-from noisesieve.bench.methods import METHODS, NEED_PLAIN, Comparison
+from noisesieve.bench.methods import METHODS, NEED_FOLDS, NEED_PLAIN, Comparison
 from noisesieve.bench.table import AblationTable, BenchTable, MethodFigures, as_markdown, this_machine, to_document
 from noisesieve.commands._prepare import Dataset, prepare_dataset, validate_settings
 from noisesieve.core.errors import InputError, UsageError
@@ -42,9 +42,10 @@ def bench(settings: BenchSettings, *, session: Session | None = None) -> BenchTa
         dataset = prepare_dataset(index, file_facts, scan, joined, scratch=Path(scratch))
         joined.note(f"{scan.training.preset}: {describe(dataset.recipe, joined.processes)}")
         known, wrong = _wrong_labels(dataset, right)
-        if "cleanlab" in methods:
+        if NEED_FOLDS & set(methods):
             peers.require_folds(dataset.codes, peers.FOLDS)
         comparison = _comparison(dataset, scan, joined, scratch=Path(scratch) / "features")
+        comparison.truth = known, wrong
         if NEED_PLAIN & set(methods):
             joined.note("Training with plain cross-entropy, which several methods share")
             _ = comparison.plain
@@ -80,7 +81,7 @@ def join_one_process(scan: ScanSettings, session: Session | None) -> TrainingSes
 
 def _methods(wanted: tuple[str, ...]) -> tuple[str, ...]:
     chosen = wanted or tuple(METHODS)
-    if "cleanlab" in chosen:
+    if NEED_FOLDS & set(chosen):
         peers.require_cleanlab()
     return tuple(dict.fromkeys(chosen))
 

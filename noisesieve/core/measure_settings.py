@@ -17,7 +17,7 @@ from noisesieve.core.settings import (
     replace_output_option,
 )
 
-BENCH_METHODS = ("noisesieve", "paper", "ce", "ce-sieve", "aum", "knn", "cleanlab")
+BENCH_METHODS = ("noisesieve", "paper", "ce", "ce-sieve", "aum", "knn", "cleanlab", "cleanlab-best")
 
 
 @dataclass(frozen=True)

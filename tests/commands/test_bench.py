@@ -42,6 +42,8 @@ def test_every_method_runs_and_shares_the_warm_up(inside: Run, colours: Path) ->
     assert list(rows) == list(METHODS)
     assert rows["cleanlab"]["passes"] == pytest.approx(5 * 0.8 * 12)  # five trainings of 12 epochs on four fifths
     assert rows["cleanlab"]["average_precision"] > 0.5
+    for figure in ("f1", "average_precision"):
+        assert rows["cleanlab-best"][figure] >= rows["cleanlab"][figure]
     assert done.stderr.count("warm-up 4/12") == 6  # the shared one, and cleanlab's five folds
     for row in rows.values():
         assert row["seconds"] > 0
