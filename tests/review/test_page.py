@@ -444,8 +444,11 @@ def test_a_stop_while_the_page_is_made_leaves_a_complete_run(colours: Path, tmp_
     def stopped(*_: Any, **__: Any) -> None:
         raise Stopped("Stopped by SIGINT.", exit_code=130)
 
-    with pytest.MonkeyPatch.context() as patch:
+    settings = scan_settings(colours, output=tmp_path / "run", **QUICK_OPTIONS)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
         patch.setattr(scan_command, "write_review", stopped)
-        report = scan_command.scan(scan_settings(colours, output=tmp_path / "run", **QUICK_OPTIONS))
-    assert ns.read_report(report.path.parent)
-    assert not (report.path.parent / "review.html").exists()
+        scan_command.scan(settings)
+    assert ns.read_report(tmp_path / "run").summary.examples == 120
+    assert not (tmp_path / "run/review.html").exists()
+    scan_command.scan(settings)  # the same command again
+    assert (tmp_path / "run/review.html").exists()
