@@ -379,7 +379,7 @@ def test_a_count_a_share_and_a_confident_share() -> None:
         assert apply_policy(batch, policy)[1].passed is passed
     worst = apply_policy(batch, Policy(max_class_corrupted=parse_limit("20%", "x")))[2]
     assert (worst.passed, worst.measured.startswith("a: 3 of 10")) == (False, True)
-    small = BatchCounts(1, 1, 1, 0, 0, 0, {}, {"a": (1, 1)})
+    small = BatchCounts(1, 1, 1, 1, 0, 0, 0, {}, {"a": (1, 1)})
     assert apply_policy(small, Policy(confidence=0.95))[1].passed  # one wrong row of one says nothing yet
     assert not apply_policy(small, Policy())[1].passed
     exact = BatchCounts(1000, 1000, 7, 0, 0, 0, {}, {})
