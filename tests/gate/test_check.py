@@ -382,7 +382,7 @@ def test_a_count_a_share_and_a_confident_share() -> None:
     small = BatchCounts(1, 1, 1, 1, 0, 0, 0, {}, {"a": (1, 1)})
     assert apply_policy(small, Policy(confidence=0.95))[1].passed  # one wrong row of one says nothing yet
     assert not apply_policy(small, Policy())[1].passed
-    exact = BatchCounts(1000, 1000, 7, 0, 0, 0, {}, {})
+    exact = BatchCounts(1000, 1000, 7, 7, 0, 0, 0, {}, {})
     assert apply_policy(exact, Policy(max_corrupted=parse_limit("0.7%", "x")))[1].passed  # at the limit, not above it
 
 
