@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,14 @@ class Decoded:
     rows: Ints  # the readable rows of the index, ascending; row j of `pixels` is rows[j]
     pixels: Pixels
     reused: bool
+
+
+class Stage(NamedTuple):
+    """What the workers do with every image in one pass over the files."""
+
+    name: str
+    size: int = 0  # side of the pixels, or of thumbnails; 0: read headers only
+    send: str | None = None  # pixels, thumbnail, or nothing
 
 
 @dataclass(frozen=True)
@@ -64,10 +73,10 @@ def inspect_files(
         results[result.key] = result._replace(data=b"")
 
     if ahead is None or not _inspect_and_decode(tasks, take, settings, session, ahead):
-        _run(tasks, take, settings, session, "reading")
+        _run(tasks, take, settings, session, Stage("reading"))
     elif lost := [task for task in tasks if results[task.key].transient]:  # the decoder may have crashed
         reasons = {task.key: results[task.key].status for task in lost}
-        _run(lost, take, settings, session, "reading")
+        _run(lost, take, settings, session, Stage("reading"))
         ahead.failed.update(
             (sha, reason) for key, reason in reasons.items() if (sha := results[key].sha256) is not None
         )
@@ -96,7 +105,8 @@ def _inspect_and_decode(
         take(result)
 
     with writer:
-        _run(tasks, keep, settings, session, "reading", size=ahead.size, send="pixels", known=writer.file.contents())
+        stage = Stage("reading", ahead.size, send="pixels")
+        _run(tasks, keep, settings, session, stage, known=writer.file.contents())
     return True
 
 
@@ -140,7 +150,7 @@ def decode(
                 writer.add(result)
 
         with writer:
-            _run(tasks, take, settings, session, "decoding", size=size, send="pixels")
+            _run(tasks, take, settings, session, Stage("decoding", size, send="pixels"))
     if file.missing(first) - failed.keys():
         return _streamed(index, file_facts, settings, session, size=size)  # the disk is full
     if file.file.parent.exists():
@@ -212,7 +222,7 @@ def thumbnails(
         if result.status == "ok" and result.sha256 == sha256[result.key]:
             found[result.key] = result.data
 
-    _run(tasks, take, settings, session, "thumbnails", size=longest, send="thumbnail")
+    _run(tasks, take, settings, session, Stage("thumbnails", longest, send="thumbnail"))
     return found
 
 
@@ -242,7 +252,7 @@ def _streamed(
     def take(result: TaskResult) -> None:
         status[result.key] = result.status
 
-    _run(tasks, take, settings, session, "validating", size=size)
+    _run(tasks, take, settings, session, Stage("validating", size))
     file_facts = replace(file_facts, status=status)
     rows = np.flatnonzero(file_facts.readable).astype(np.int64)
     pixels = StreamedPixels(
@@ -265,16 +275,17 @@ def _run(
     take: Callable[[TaskResult], None],
     settings: PixelSettings,
     session: Session,
-    name: str,
+    stage: Stage,
     *,
-    size: int = 0,
-    send: str | None = None,
     known: Iterable[str] = (),
 ) -> None:
-    """Run the tasks in a worker pool, with a progress bar; `take` receives each result."""
-    session.stage(name, len(tasks))
+    """Run the tasks in a worker pool, with a progress bar; `take` receives each result.
+
+    The header is enough for contents that are known.
+    """
+    session.stage(stage.name, len(tasks))
     with tempfile.TemporaryDirectory(prefix="noisesieve-") as folder:
-        options = WorkerOptions(size, settings.max_pixels, settings.decode_seconds, send)
+        options = WorkerOptions(stage.size, settings.max_pixels, settings.decode_seconds, stage.send)
         contents = KnownContents.of(known)
         if len(contents.numbers):
             contents.save(Path(folder) / "known.npy")
