@@ -70,7 +70,7 @@ def export(run: Path, settings: ExportSettings, *, session: Session) -> Exported
         unlikely = len(report.corrupted) - len(report.suspects(MIN_PROBABILITY))
         if unlikely:
             less = f"less than {MIN_PROBABILITY:.0%}: --min-probability 0 exports them too"
-            notes = [*notes, f"{unlikely:,} more are flagged, but wrong with {less}."]
+            notes = [*notes, f"{unlikely:,} more {'is' if unlikely == 1 else 'are'} flagged, but wrong with {less}."]
     return ExportedRows(str(out), settings.to, result.rows, settings.only, notes)
 
 

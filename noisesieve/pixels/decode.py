@@ -41,7 +41,7 @@ class Stage(NamedTuple):
     send: str | None = None  # pixels, thumbnail, or nothing
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ahead:
     """Pixels that are decoded into the cache while the files are inspected, so that every file is read once.
 
@@ -51,6 +51,7 @@ class Ahead:
 
     size: int
     failed: dict[str, str] = field(default_factory=dict)  # content → why it cannot be decoded
+    writer: PixelWriter | None = None  # where the pixels went; None: nothing was decoded
 
 
 def inspect_files(
@@ -93,10 +94,10 @@ def _inspect_and_decode(
     tasks: list[ImageTask], take: Callable[[TaskResult], None], settings: PixelSettings, session: Session, ahead: Ahead
 ) -> bool:
     """Inspect files and store the pixels of those that the cache lacks. False: nothing was done, they would not fit."""
-    root = cache_folder(settings, session)
-    if root is None or pixel_bytes(len(tasks), ahead.size) > _room(settings, root):
+    root, count = cache_folder(settings, session), len(tasks)
+    if root is None or not _fits(settings, root, ahead.size, images=count, missing=count):
         return False
-    writer = PixelWriter(_file(settings, root, ahead.size, root), session)
+    writer = ahead.writer = PixelWriter(_file(settings, root, ahead.size, root), session)
 
     def keep(result: TaskResult) -> None:
         if result.status != "ok" and result.sha256 is not None:
@@ -125,20 +126,19 @@ def decode(
     for i in np.flatnonzero(file_facts.readable).tolist():
         first.setdefault(str(file_facts.sha256[i]), i)
     root = cache_folder(settings, session)
-    if pixel_bytes(len(first), size) > _room(settings, root or scratch):
-        return _streamed(index, file_facts, settings, session, size=size)
-    file = _file(settings, root, size, scratch)
+    done = ahead.writer if ahead is not None and ahead.size == size else None
+    writer = done or PixelWriter(_file(settings, root, size, scratch), session)
+    file, failed = writer.file, dict(ahead.failed) if ahead is not None and done is not None else {}
     if damaged := file.drop_damaged(first):
         session.warn(f"{file.file.parent}: {damaged:,} images are damaged: they are decoded again.")
-    done_ahead = ahead is not None and ahead.size == size
-    failed = dict(ahead.failed) if ahead is not None and done_ahead else {}
     missing = file.missing(first) - failed.keys()
-    if missing and not done_ahead and len(missing) < len(first):
+    if writer.full or not _fits(settings, root or scratch, size, images=len(first), missing=len(missing)):
+        return _streamed(index, file_facts, settings, session, size=size)
+    if missing and done is None and len(missing) < len(first):
         session.note(f"{len(first) - len(missing):,} of {len(first):,} images were in the cache.")
     if missing:
         contents = [sha for sha in first if sha in missing]  # in the order of the files
         tasks = [ImageTask(j, index.locate(first[sha])) for j, sha in enumerate(contents)]
-        writer = PixelWriter(file, session)
 
         def take(result: TaskResult) -> None:
             wanted = contents[result.key]
@@ -151,15 +151,15 @@ def decode(
 
         with writer:
             _run(tasks, take, settings, session, Stage("decoding", size, send="pixels"))
-    if file.missing(first) - failed.keys():
-        return _streamed(index, file_facts, settings, session, size=size)  # the disk is full
+    if writer.full:
+        return _streamed(index, file_facts, settings, session, size=size)
     if file.file.parent.exists():
         os.utime(file.file.parent)  # the time of last use, for `noisesieve cache --clear --older-than`
     status = [failed.get(str(sha), state) for sha, state in zip(file_facts.sha256, file_facts.status, strict=True)]
     file_facts = replace(file_facts, status=status)
     rows = np.flatnonzero(file_facts.readable).astype(np.int64)
     slots = file.slots([str(file_facts.sha256[i]) for i in rows.tolist()])
-    return Decoded(file_facts, rows, CachedPixels(file.file, size, slots), reused=not missing and not done_ahead)
+    return Decoded(file_facts, rows, CachedPixels(file.file, size, slots), reused=not writer.stored)
 
 
 def _file(settings: PixelSettings, root: Path | None, size: int, scratch: Path) -> RowFile:
@@ -176,7 +176,8 @@ class PixelWriter:
         self.file = file
         self._session = session
         self._waiting: dict[str, bytes] = {}
-        self._full = False
+        self.stored = 0
+        self.full = False
 
     def __enter__(self) -> PixelWriter:
         return self
@@ -186,20 +187,21 @@ class PixelWriter:
 
     def add(self, result: TaskResult) -> None:
         """Store the pixels of a result, if it has any."""
-        if result.data and result.sha256 is not None and not self._full:
+        if result.data and result.sha256 is not None and not self.full:
             self._waiting[result.sha256] = result.data
             if len(self._waiting) == CHUNK_OF_ROWS:
                 self._append()
 
     def _append(self) -> None:
         waiting, self._waiting = self._waiting, {}
-        if not waiting or self._full:
+        if not waiting or self.full:
             return
         values = np.frombuffer(b"".join(waiting.values()), np.uint8).reshape(-1, *self.file.shape)
         try:
             self.file.append(list(waiting), values)
+            self.stored += len(waiting)
         except OSError as error:
-            self._full = True
+            self.full = True
             folder = self.file.file.parent
             self._session.warn(f"{folder}: {error.strerror or error}: images are decoded again in every epoch.")
 
@@ -226,11 +228,12 @@ def thumbnails(
     return found
 
 
-def _room(settings: PixelSettings, folder: Path) -> int:
-    """Return how many bytes the pixels may take: the budget, but at most nine tenths of the free disk space."""
+def _fits(settings: PixelSettings, folder: Path, size: int, *, images: int, missing: int) -> bool:
+    """Return True if all images fit the budget, and those that are missing nine tenths of the free disk space."""
     while not folder.exists():
         folder = folder.parent
-    return min(settings.cache_budget, int(shutil.disk_usage(folder).free * 0.9))
+    free = shutil.disk_usage(folder).free * 0.9
+    return pixel_bytes(images, size) <= settings.cache_budget and pixel_bytes(missing, size) <= free
 
 
 def _streamed(

@@ -47,7 +47,7 @@ def test_what_is_shown_is_flagged_and_probable_enough(inside: Run, run: Path, tm
     RunFolder(home).replace({"report.parquet": lambda path: write_table(changed, path, facts)})
     done = inside("export", home, "--to", "csv", "-o", "a.csv")
     assert "2 rows written" in done.stdout, done.stderr
-    assert "1 more are flagged, but wrong with less than 40%" in done.stdout
+    assert "1 more is flagged, but wrong with less than 40%" in done.stdout
     assert "3 rows" in inside("export", home, "--to", "csv", "-o", "b.csv", "--min-probability", "0").stdout
     page = inside("review", home, "-o", "page.html")
     assert "2 of 2 suspects" in page.stdout, page.stderr

@@ -12,6 +12,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,7 @@ from noisesieve.core.errors import InputError, Stopped
 from noisesieve.core.progress import NullWatcher, Session
 from noisesieve.core.records import ImageLocation, Index
 from noisesieve.core.settings import PixelSettings, SourceSettings
+from noisesieve.pixels.cache import CachedPixels
 from noisesieve.pixels.worker_pool import ImageTask, WorkerOptions, WorkerPool, _WorkerThread
 from tests.conftest import paint
 
@@ -262,6 +264,22 @@ def test_what_is_decoded_ahead_is_read_once_and_is_the_same(colours: Path, tmp_p
         assert (all_pixels(found) == all_pixels(expected)).all()
 
 
+def test_pixels_that_are_stored_need_no_free_space(
+    colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, ahead = index_of_run(colours), pixels.Ahead(16)
+    facts = pixels.inspect_files(index, settings(tmp_path), Session(), ahead=ahead)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    found = pixels.decode(index, facts, settings(tmp_path), Session(), size=16, scratch=tmp_path / "s", ahead=ahead)
+    assert isinstance(found.pixels, CachedPixels)
+    assert not found.reused
+    again = pixels.Ahead(16)
+    facts = pixels.inspect_files(index, settings(tmp_path), Session(), ahead=again)
+    warm = pixels.decode(index, facts, settings(tmp_path), Session(), size=16, scratch=tmp_path / "s", ahead=again)
+    assert isinstance(warm.pixels, CachedPixels)
+    assert warm.reused
+
+
 def test_a_wrong_guess_is_decoded_again(colours: Path, tmp_path: Path) -> None:
     index, ahead = index_of_run(colours), pixels.Ahead(24)
     facts = pixels.inspect_files(index, settings(tmp_path), Session(), ahead=ahead)
@@ -301,7 +319,9 @@ def test_a_full_disk_costs_the_cache_and_one_warning(
     monkeypatch.setattr("noisesieve.core.row_store.RowFile.append", full)
     index, warned, ahead = index_of_run(colours), Warned(), pixels.Ahead(16)
     facts = pixels.inspect_files(index, settings(tmp_path), Session(warned), ahead=ahead)
-    found = pixels.decode(index, facts, settings(tmp_path), Session(), size=16, scratch=tmp_path / "s", ahead=ahead)
+    found = pixels.decode(
+        index, facts, settings(tmp_path), Session(warned), size=16, scratch=tmp_path / "s", ahead=ahead
+    )
     assert len(all_pixels(found)) == 120
     assert len(warned.texts) == 1
     assert "No space left on device: images are decoded again in every epoch" in warned.texts[0]
