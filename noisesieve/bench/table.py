@@ -132,7 +132,7 @@ class BenchTable:
 
 @dataclass(frozen=True)
 class AblationTable:
-    """The test accuracy of the four trainings of the paper's ablation."""
+    """The test accuracy of the five trainings of the paper's ablation."""
 
     version: str
     dataset: str

@@ -20,9 +20,11 @@ from noisesieve.core.command_settings import RetrainOptions
 from noisesieve.core.errors import TrainingError, UsageError
 from noisesieve.core.measure_settings import BenchSettings
 from noisesieve.core.progress import Session
+from noisesieve.core.recipes import NetworkRecipe
 from noisesieve.core.records import Bools
 from noisesieve.core.settings import SourceSettings, TrainingOptions
 from noisesieve.learn.batch_loader import BatchLoader
+from noisesieve.learn.losses import ENTROPY
 from noisesieve.learn.plan import describe
 from noisesieve.learn.score import predict
 from noisesieve.learn.state import TrainingState
@@ -34,7 +36,7 @@ from noisesieve.sieve.decide import decide
 
 
 def ablate(settings: BenchSettings, test: SourceSettings, *, session: Session | None = None) -> AblationTable:
-    """Run four trainings on the same rows and measure each on the test set."""
+    """Run five trainings on the same rows and measure each on the test set."""
     scan = settings.scan
     joined = join_one_process(scan, session)
     index = sources.read(scan.source)
@@ -74,12 +76,14 @@ def ablate(settings: BenchSettings, test: SourceSettings, *, session: Session | 
 def _rows(
     comparison: Comparison, dataset: Dataset, test_set: LabelledTestSet, options: TrainingOptions
 ) -> list[AblationFigures]:
-    """Train with cross-entropy, with the sieve alone, with sieve and regularizer, then with consistency training."""
+    """Train with cross-entropy, with the sieve alone, with the entropy, with CR, then with consistency training."""
     recipe, count = comparison.recipe, len(comparison.training_data)
+    assert isinstance(recipe, NetworkRecipe)
     rows = []
     trainings: tuple[tuple[str, Callable[[], TrainingResult]], ...] = (
         ("cross-entropy", lambda: comparison.plain),
         ("sieve without regularizer", lambda: comparison.train(replace(recipe, beta=0.0, settle_epochs=0))),
+        ("sieve with entropy instead", lambda: comparison.train(replace(recipe, regularizer=ENTROPY))),
         ("sieve with regularizer", lambda: comparison.train(recipe)),
     )
     last: TrainingResult | None = None

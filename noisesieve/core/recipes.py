@@ -64,6 +64,7 @@ class NetworkRecipe(SieveSchedule):
     adaptive_eps: bool = False  # True: loop_eps is lowered where snapshot and network disagree on the first suspects
     adaptive_beta: bool = False  # True: beta is lowered where one class has a large part of the rows
     score_pass: str = "eval"
+    regularizer: str = "confidence"  # or "entropy", which the ablation compares with
 
     @property
     def frozen(self) -> bool:

@@ -25,7 +25,7 @@ from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.epoch_sieve import EpochSieve
 from noisesieve.learn.history import EpochTotals, epoch_row, progress_facts
-from noisesieve.learn.losses import mixed_loss
+from noisesieve.learn.losses import ENTROPY, Loss, entropy_loss, mixed_loss, training_loss
 from noisesieve.learn.networks.pretrained import statistics_of
 from noisesieve.learn.schedule import Schedule
 from noisesieve.learn.score import Scorer
@@ -200,7 +200,7 @@ class Loop:
             logits = state.model(views)
         weight = state.keep[mine].float() / count * (processes.rank < len(used))
         labels = self.labels[mine].to(processes.device)
-        each = mixed_loss(logits, labels, labels[partner.to(processes.device)], share, self.device_prior, beta)
+        each = mixed_loss(logits, labels, labels[partner.to(processes.device)], share, self.loss(beta))
         loss = (each * weight.to(processes.device)).sum()
         scaler, parameters = state.precision.scaler, list(state.model.parameters())
         state.optimizer.zero_grad()
@@ -221,6 +221,12 @@ class Loop:
         if self.observe is not None:
             self.observe(logits.detach(), mine)
         return stopping > 0, saving > 0
+
+    def loss(self, beta: float) -> Loss:
+        """Return the loss of this epoch."""
+        if self.recipe.regularizer == ENTROPY:
+            return lambda logits, labels: entropy_loss(logits, labels, beta)
+        return lambda logits, labels: training_loss(logits, labels, self.device_prior, beta)
 
     def require_finite(self, value: float) -> None:
         """Raise an error if the loss is not finite, before the weights are updated."""

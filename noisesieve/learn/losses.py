@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
-from noisesieve.sieve.formulas import PAPER_EPS, floored_log_loss, regularizer
+from noisesieve.sieve.formulas import PAPER_EPS, entropy, floored_log_loss, regularizer
+
+ENTROPY = "entropy"  # the regularizer of a recipe that is not CR
+Loss = Callable[[Tensor, Tensor], Tensor]  # logits (B, K) and labels (B,) to losses (B,)
 
 
-def mixed_loss(logits: Tensor, labels: Tensor, partners: Tensor, share: float, prior: Tensor, beta: float) -> Tensor:
+def mixed_loss(logits: Tensor, labels: Tensor, partners: Tensor, share: float, loss: Loss) -> Tensor:
     """Return the loss of mixed images, (B,): the two labels' losses, weighted. CR does not depend on the label."""
-    own = training_loss(logits, labels, prior, beta)
-    return own if share == 1 else share * own + (1 - share) * training_loss(logits, partners, prior, beta)
+    own = loss(logits, labels)
+    return own if share == 1 else share * own + (1 - share) * loss(logits, partners)
+
+
+def entropy_loss(logits: Tensor, labels: Tensor, beta: float) -> Tensor:
+    """Return -ln f[y] + beta * entropy, (B,): what CR is compared with in the ablation."""
+    log_probs = logits.float().log_softmax(dim=1)
+    return beta * entropy(log_probs) - log_probs.gather(1, labels[:, None]).squeeze(1)
 
 
 def training_loss(logits: Tensor, labels: Tensor, prior: Tensor, beta: float, *, classes_first: bool = False) -> Tensor:

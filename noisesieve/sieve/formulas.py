@@ -29,6 +29,11 @@ def regularizer(losses: Tensor, prior: Tensor, beta: float) -> Tensor:
     return -beta * (losses @ prior)
 
 
+def entropy(log_probs: Tensor) -> Tensor:
+    """Return the entropy of each row, (N,), from ln f (N, K). The paper's appendix compares it with CR."""
+    return -(log_probs.exp() * log_probs).sum(dim=1)
+
+
 def own_weight(share: float, beta: float) -> float:
     """Return 1 - beta * prior[y]: what the loss of a row's own label counts with, for a class with this prior.
 

@@ -470,7 +470,7 @@ def test_two_processes_scan_and_retrain_in_one_command(home: Path, tmp_path: Pat
     assert (tmp_path / "run-retrained/model.safetensors").exists()
 
 
-def test_the_ablation_is_a_table_of_four(inside: Run, home: Path) -> None:
+def test_the_ablation_is_a_table_of_five(inside: Run, home: Path) -> None:
     words = ("--ablation", "--test", home / "test", "--epochs", "5", "--warmup-epochs", "2", "--no-flip")
     done = inside("bench", home / "data", *words, "-o", "a.json", "--markdown", "a.md")
     assert done.returncode == 0, done.stderr
@@ -479,9 +479,10 @@ def test_the_ablation_is_a_table_of_four(inside: Run, home: Path) -> None:
     assert [row["method"] for row in document["methods"]] == [
         "cross-entropy",
         "sieve without regularizer",
+        "sieve with entropy instead",
         "sieve with regularizer",
         "with consistency",
     ]
     assert "with consistency" in done.stdout
-    assert Path("a.md").read_text().count("\n|") >= 5
+    assert Path("a.md").read_text().count("\n|") >= 6
     assert inside("bench", home / "data", "--ablation").returncode == 2

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 import torch
 from torch import Tensor
 
 from noisesieve.learn.losses import training_loss
-from noisesieve.sieve.formulas import apply_threshold, floored_log_loss, largest_beta, margin, own_weight, regularizer
+from noisesieve.sieve.formulas import (
+    apply_threshold,
+    entropy,
+    floored_log_loss,
+    largest_beta,
+    margin,
+    own_weight,
+    regularizer,
+)
 
 DOUBLE = torch.float64
 
@@ -250,3 +259,10 @@ def test_the_weight_of_the_own_label_is_what_the_loss_gives_it(beta: float) -> N
     for label in range(3):
         assert -logs.grad[label, label].item() == pytest.approx(own_weight(prior[label].item(), beta), abs=1e-12)
     assert own_weight(0.9, largest_beta(0.9)) == pytest.approx(0.5, abs=1e-12)
+
+
+def test_the_entropy_is_zero_for_certainty_and_largest_for_none() -> None:
+    probs = torch.tensor([[1.0, 1e-300, 1e-300], [1 / 3, 1 / 3, 1 / 3], [0.5, 0.25, 0.25]], dtype=DOUBLE)
+    found = entropy(probs.log())
+    expected = torch.tensor([0.0, math.log(3), 1.5 * math.log(2)], dtype=DOUBLE)
+    assert torch.allclose(found, expected, atol=1e-12)
