@@ -83,6 +83,7 @@ class HeadRecipe(SieveSchedule):
     head_seeds: int  # number of partitions into folds; there are folds * head_seeds heads
     prior: str = "counted"  # of CR: the frequencies of the given labels, or "uniform"
     adaptive_beta: bool = False  # True: beta, prior and weight decay are chosen by agreement with the given labels
+    adaptive_loop_eps: bool = False  # True: so is loop_eps, if beta is
     adaptive_eps: bool = False  # True: sieve_eps is chosen so that as many rows are flagged as are expected to be wrong
 
     @property

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from noisesieve.core.recipes import HeadRecipe
+
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -147,6 +149,12 @@ class LossEvidence(Agreement):
     beta: float
     prior: str
     weight_decay: float
+    loop_eps: float
+
+    def is_of(self, recipe: HeadRecipe) -> bool:
+        """Return True if this is the loss of a recipe."""
+        own = (self.beta, self.prior, self.weight_decay, self.loop_eps)
+        return own == (recipe.beta, recipe.prior, recipe.weight_decay, recipe.loop_eps)
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,7 @@ def _with_options(recipe: Recipe, options: TrainingOptions) -> Recipe:
     if isinstance(recipe, HeadRecipe):
         changes |= {
             "adaptive_beta": recipe.adaptive_beta and options.beta is None,
+            "adaptive_loop_eps": recipe.adaptive_loop_eps and options.loop_eps is None,
             "adaptive_eps": recipe.adaptive_eps and options.sieve_eps is None,
         }
     planned = replace(recipe, **{name: value for name, value in changes.items() if hasattr(recipe, name)})
@@ -231,7 +232,7 @@ def fit_beta(recipe: Recipe, counts: Ints, classes: list[str]) -> tuple[Recipe, 
 
 def describe_loss(recipe: HeadRecipe, found: list[LossEvidence]) -> str:
     """Return in plain words which loss was chosen for this dataset, and why."""
-    best = max(found, key=lambda evidence: evidence.score)
+    best = next(evidence for evidence in found if evidence.is_of(recipe))
     loss = "plain cross-entropy" if recipe.beta == 0 else f"confidence regularization (beta {recipe.beta:g})"
     prior = ", all classes weighted alike" if recipe.beta and recipe.prior == "uniform" else ""
     return f"Chosen for your labels: {loss}{prior}. It predicts {best.agreement:.1%} of the labels it was not shown."

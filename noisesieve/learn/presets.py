@@ -85,7 +85,8 @@ def frozen(rows: int, classes: int) -> HeadRecipe:
         sieve_eps=1e-3,
         folds=5,
         head_seeds=2 if classes <= MANY_CLASSES else 1,
-        adaptive_beta=classes <= MANY_CLASSES,
+        adaptive_beta=True,
+        adaptive_loop_eps=True,
         adaptive_eps=True,
     )
 

@@ -19,6 +19,7 @@ FALL = 0.75  # exponent of the decrease of P(wrong) along the ranking of suspect
 KNOTS = 16  # of the calibration curve, on either side of the verdict
 LARGEST_LOGIT = 16.0  # log-odds are clamped to this absolute value
 TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # higher ones would explain wrong labels by uncertain predictions
+TWO_CLASSES = (*TEMPERATURES, 5.6)  # where there is one other class only, predictions are surer than they should be
 FIT_VALUES = 2_000_000  # number of probabilities that a transition is fitted to, at most
 FIT_ROUNDS = 20
 MANY_CLASSES = 500  # with more classes, one rate of right labels is fitted for all
@@ -56,7 +57,7 @@ def by_transition(probs: Tensor, labels: Tensor, order: Tensor) -> Tensor:
     part = slice(None, None, -(-probs.numel() // FIT_VALUES))
     sample, sample_labels = probs[part], labels[part]
     best_likelihood, best, transition = -math.inf, 1.0, _uniform_transition(0.8, probs.shape[1])
-    for temperature in TEMPERATURES:
+    for temperature in TWO_CLASSES if probs.shape[1] == 2 else TEMPERATURES:
         likelihood, fitted = _fit_transition(sample, sample_labels, temperature)
         if likelihood > best_likelihood:
             best_likelihood, best, transition = likelihood, temperature, fitted

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,19 @@ from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d
 
 from noisesieve.core.recipes import HeadRecipe
+from noisesieve.core.records import LossEvidence
 from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.frozen.choose import agreements, choose_depths, choose_loss, predict_out_of_fold
+from noisesieve.learn.frozen.choose import (
+    LOOP_FLOORS,
+    LOSSES,
+    agreements,
+    best_loss,
+    choose_depths,
+    choose_loss,
+    fewer_classes,
+    predict_out_of_fold,
+)
 from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
@@ -24,6 +35,7 @@ from noisesieve.learn.networks import lite
 from noisesieve.learn.networks.backbones import BACKBONES, Depth, build, depths_of
 from noisesieve.learn.networks.pretrained import load_backbone
 from noisesieve.learn.plan import describe_loss, introduce, plan
+from noisesieve.learn.presets import frozen
 from noisesieve.sieve.decide import choose_floor, decide
 from noisesieve.sieve.formulas import margin
 
@@ -279,3 +291,30 @@ def test_the_first_line_says_what_is_done_and_why() -> None:
     trained = plan(wanted, rows=400, classes=4, longest_sides=np.array([32]), device="cpu")
     assert introduce(trained, wanted, beside=None) == "A resnet8 is trained on your images, from scratch."
     assert "the better one judges" in introduce(trained, TrainingOptions(), beside=recipe())
+
+
+def test_of_many_classes_a_hundred_are_compared_on() -> None:
+    classes, rows = 250, 1000
+    labels = torch.arange(rows) % classes
+    points = torch.randn((classes, 16), generator=torch.Generator().manual_seed(0))[labels][:, None].half()
+    data = HeadData(Features.in_memory({"last": points.numpy()}), labels, classes, torch.zeros(rows, dtype=torch.bool))
+    part, taken = fewer_classes(data)
+    assert part.classes == 100
+    assert len(part.labels) == len(taken) == 400
+    assert part.labels.max() == 99
+    assert torch.equal(part.features.contents, torch.from_numpy(taken))
+    made = replace(frozen(rows, classes), epochs=2, warmup_epochs=1, ramp_epochs=0, sieve_start=2)
+    chosen, found = choose_loss(data, Projected.of(data, made), made, TrainingSession())
+    assert found is not None
+    assert len(found) == len(LOSSES) + len(LOOP_FLOORS)
+    assert any(evidence.is_of(chosen) for evidence in found)
+
+
+def test_cross_entropy_needs_a_lead() -> None:
+    losses = [frozen(1000, 10), replace(frozen(1000, 10), beta=0.0)]
+    for agreement, beta in ((0.802, 2.0), (0.806, 0.0)):
+        found = [
+            LossEvidence(score, score, beta=loss.beta, prior="counted", weight_decay=0.1, loop_eps=1.0)
+            for loss, score in zip(losses, (0.8, agreement), strict=True)
+        ]
+        assert best_loss(losses, found).beta == beta

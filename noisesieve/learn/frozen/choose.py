@@ -5,6 +5,7 @@ every fold: how often does the most probable class of a row, by classifiers that
 This orders the depths as heads that are trained on them do, in a tenth of the time. The loss, that is beta, prior and
 weight decay, is then chosen by heads with one partition into folds. Under much noise the regularizer is worth most;
 under little noise cross-entropy flags fewer right labels; a uniform prior is needed where one class has most rows.
+At last the floor of the sieve in the loop: a large one finds consistent mistakes, a small one drops fewer right labels.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ from noisesieve.learn.frozen.projection import Projection
 ROWS = 10_000  # rows that are compared on, at most
 # Beta, prior and weight decay; the first of equal ones is taken. How they were found: noisesieve/bench/README.md.
 LOSSES = ((2.0, "counted", 5e-2), (2.0, "counted", 2e-2), (2.0, "uniform", 1e-1), (0.0, "counted", 1e-1))
+LOOP_FLOORS = (1e-4, 1e-8)  # floors in the loop that are tried beside the recipe's
+LEAD = 0.004  # by which cross-entropy must agree better: it underrates mistakes that many annotators share
+CLASSES = 100  # classes that losses are compared on, at most: more would take minutes
 RIDGE = 1.0  # weight of the penalty; the projected features have a mean square of about one
 
 
@@ -39,7 +43,7 @@ def choose_depths(
     known = data.features.depths
     if recipe.depths or len(known) == 1:
         return replace(recipe, depths=recipe.depths or known), None
-    part, found = _take(data, _compared_rows(data)), []
+    part, found = _take(data, _compared_rows(len(data.labels))), []
     for count in range(len(known), 0, -1):
         for depths in combinations(known, count):
             session.pause()
@@ -54,23 +58,55 @@ def choose_loss(
     """Return the recipe with the loss whose heads agree best with the given labels, and what it was chosen from."""
     if not recipe.adaptive_beta:
         return recipe, None
-    rows, quiet, found = _compared_rows(data), TrainingSession(stop=session.stop, processes=session.processes), []
-    part, projected = _take(data, rows), projected.take(torch.from_numpy(rows))
-    session.stage("comparing", len(LOSSES))
-    for beta, prior, weight_decay in LOSSES:
-        chosen = replace(recipe, beta=beta, prior=prior, weight_decay=weight_decay)
-        _, scores = Heads(part, replace(chosen, head_seeds=1, adaptive_eps=False), quiet, projected=projected).run()
-        agreed = agreements(scores.probs.argmax(axis=1), part.labels.numpy())
-        found.append(LossEvidence(*agreed, beta=beta, prior=prior, weight_decay=weight_decay))
+    quiet = TrainingSession(stop=session.stop, processes=session.processes)
+    part, rows = fewer_classes(data)
+    projected = projected.take(torch.from_numpy(rows))
+    floors = LOOP_FLOORS if recipe.adaptive_loop_eps and part.classes > 2 else ()  # with two, every floor is the same
+
+    def measure(chosen: HeadRecipe) -> LossEvidence:
+        short = replace(chosen, head_seeds=1, adaptive_eps=False)
+        _, scores = Heads(part, short, quiet, projected=projected).run()
         session.advance(1)
+        return LossEvidence(
+            *agreements(scores.probs.argmax(axis=1), part.labels.numpy()),
+            beta=chosen.beta,
+            prior=chosen.prior,
+            weight_decay=chosen.weight_decay,
+            loop_eps=chosen.loop_eps,
+        )
+
+    session.stage("comparing", len(LOSSES) + len(floors))
+    losses = [replace(recipe, beta=beta, prior=prior, weight_decay=decay) for beta, prior, decay in LOSSES]
+    found = [measure(loss) for loss in losses]
+    recipe = best_loss(losses, found)
+    losses += [replace(recipe, loop_eps=floor) for floor in floors]
+    found += [measure(loss) for loss in losses[len(found) :]]
     session.finish()
-    best = max(found, key=lambda evidence: evidence.score)
-    return replace(recipe, beta=best.beta, prior=best.prior, weight_decay=best.weight_decay), found
+    return best_loss(losses, found), found
 
 
-def _compared_rows(data: HeadData) -> Ints:
+def best_loss(losses: list[HeadRecipe], found: list[LossEvidence]) -> HeadRecipe:
+    """Return the loss that agrees best; of equal ones the first."""
+    scores = [evidence.score - (LEAD if evidence.beta == 0 else 0.0) for evidence in found]
+    return losses[scores.index(max(scores))]
+
+
+def fewer_classes(data: HeadData) -> tuple[HeadData, Ints]:
+    """Return the rows that losses are compared on, of at most CLASSES evenly spaced classes, and their numbers."""
+    if data.classes <= CLASSES:
+        rows = _compared_rows(len(data.labels))
+        return _take(data, rows), rows
+    kept = np.linspace(0, data.classes - 1, CLASSES).round().astype(np.int64)
+    labels = data.labels.numpy()
+    rows = np.flatnonzero(np.isin(labels, kept))
+    rows = rows[_compared_rows(len(rows))]
+    present, codes = np.unique(labels[rows], return_inverse=True)
+    part = replace(_take(data, rows), labels=torch.from_numpy(codes.astype(np.int64)), classes=len(present))
+    return part, rows
+
+
+def _compared_rows(count: int) -> Ints:
     """Return the evenly spaced rows that are compared on."""
-    count = len(data.labels)
     return np.unique(np.linspace(0, count - 1, min(count, ROWS)).round().astype(np.int64))
 
 
