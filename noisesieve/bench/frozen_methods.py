@@ -25,6 +25,8 @@ from noisesieve.learn.frozen.head_data import HeadData
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection
 
+PLAIN_DECAY = 1e-1  # weight decay of plain cross-entropy
+MARGIN_PERCENTILE = 90  # of the margins of rows with a class that does not exist
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)  # values of C that are tried for cleanlab's logistic regression
 
 
@@ -46,6 +48,31 @@ class FrozenComparison(Comparison):
         head, scores = Heads(data, recipe, self.session, observe=observe).run()
         self.warmup, self.flip = recipe.warmup_epochs, head.flip
         return TrainingResult(None, scores)
+
+    @property
+    def plain_recipe(self) -> Recipe:
+        """Cross-entropy with the weight decay that is best for it: the regularizer's own would be too weak."""
+        return replace(super().plain_recipe, weight_decay=PLAIN_DECAY)
+
+    def margin_threshold(self) -> float:
+        """Return AUM's own threshold, from rows that are given a class which does not exist.
+
+        Its authors take the 99th percentile of their margins. The 90th is better for it on the sets for choosing, and
+        better than zero.
+        """
+        data = self.training_data
+        picked = np.random.default_rng(self.recipe.seed).choice(
+            len(data), len(data) // (data.classes + 1), replace=False
+        )
+        labels = data.labels.clone()
+        labels[torch.from_numpy(picked)] = data.classes
+        margins = peers.MarginSum(labels)
+        assert self.features is not None
+        recipe = self.plain_recipe
+        assert isinstance(recipe, HeadRecipe)
+        rows = HeadData(self.features, labels, data.classes + 1, data.trusted)
+        Heads(rows, replace(recipe, adaptive_eps=False), self.session, observe=margins.add).run()
+        return float(np.percentile(margins.mean()[picked], MARGIN_PERCENTILE))
 
     def embeddings(self) -> Tensor:
         """Return the features, averaged over both views if flips are allowed, (N, D)."""

@@ -126,6 +126,10 @@ class Comparison:
         """The accumulated margins of the plain training, for AUM."""
         return peers.MarginSum(self.training_data.labels)
 
+    def margin_threshold(self) -> float:
+        """Return the mean margin below which AUM flags a row."""
+        return 0.0
+
     @cached_property
     def plain(self) -> TrainingResult:
         """Plain cross-entropy. Runs before all others, since AUM needs the margins from the first step on."""
@@ -218,9 +222,10 @@ def sieve_only(comparison: Comparison) -> MethodResult:
 
 
 def area_under_margin(comparison: Comparison) -> MethodResult:
-    """AUM: the mean margin of the given label over plain training; flagged below zero."""
-    plain, mean = comparison.plain, comparison.margins.mean()
-    return comparison.result(-mean, mean < 0, plain)
+    """AUM: the mean margin of the given label over plain training; flagged below a threshold."""
+    plain, mean, start = comparison.plain, comparison.margins.mean(), time.monotonic()
+    threshold = comparison.margin_threshold()
+    return comparison.result(-mean, mean < threshold, plain, time.monotonic() - start)
 
 
 def neighbours(comparison: Comparison) -> MethodResult:

@@ -19,7 +19,6 @@ FALL = 0.75  # exponent of the decrease of P(wrong) along the ranking of suspect
 KNOTS = 16  # of the calibration curve, on either side of the verdict
 LARGEST_LOGIT = 16.0  # log-odds are clamped to this absolute value
 TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # higher ones would explain wrong labels by uncertain predictions
-TWO_CLASSES = (*TEMPERATURES, 5.6)  # where there is one other class only, predictions are surer than they should be
 FIT_VALUES = 2_000_000  # number of probabilities that a transition is fitted to, at most
 FIT_ROUNDS = 20
 MANY_CLASSES = 500  # with more classes, one rate of right labels is fitted for all
@@ -47,17 +46,28 @@ def corruption_probability(
     return _monotone(torch.where(corrupted, falling, _posterior(log_odds, corrupted) * precision), order)
 
 
-def by_transition(probs: Tensor, labels: Tensor, order: Tensor) -> Tensor:
+def temperatures(classes: int, beta: float) -> tuple[float, ...]:
+    """Return the temperatures that are tried.
+
+    Heads that were trained with cross-entropy on noisy labels are never surer than they should be: their probabilities
+    are only sharpened. CR makes heads surer, most of all where there is one other class.
+    """
+    if beta == 0:
+        return tuple(value for value in TEMPERATURES if value <= 1)
+    return (*TEMPERATURES, 5.6) if classes == 2 else TEMPERATURES
+
+
+def by_transition(probs: Tensor, labels: Tensor, order: Tensor, *, beta: float) -> Tensor:
     """Return P(label wrong), (N,), for out-of-fold probabilities. It never rises along `order`.
 
     Model: the true class of a row is distributed as f with a temperature; the given label is drawn from a transition
     matrix, P(given | true). Temperature and transition maximise the likelihood of the given labels. This needs
-    probabilities of rows that were not trained on, and no known right labels.
+    probabilities of rows that were not trained on, and no known right labels. `beta` is that of the training.
     """
     part = slice(None, None, -(-probs.numel() // FIT_VALUES))
     sample, sample_labels = probs[part], labels[part]
     best_likelihood, best, transition = -math.inf, 1.0, _uniform_transition(0.8, probs.shape[1])
-    for temperature in TWO_CLASSES if probs.shape[1] == 2 else TEMPERATURES:
+    for temperature in temperatures(probs.shape[1], beta):
         likelihood, fitted = _fit_transition(sample, sample_labels, temperature)
         if likelihood > best_likelihood:
             best_likelihood, best, transition = likelihood, temperature, fitted

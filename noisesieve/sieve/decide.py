@@ -29,13 +29,13 @@ FLOORS: tuple[float, ...] = tuple(
 FLOOR_VALUES = 2**25  # probabilities that a floor is chosen from, at most
 
 
-def choose_floor(probs: Tensor, labels: Tensor) -> float:
+def choose_floor(probs: Tensor, labels: Tensor, *, beta: float) -> float:
     """Return the floor eps with which about as many rows are flagged as are expected to be wrong.
 
     `probs` (N, K) are out of fold. With two classes every floor gives the same verdict.
     """
     label_probs = probs.gather(1, labels[:, None]).squeeze(1)
-    expected = float(by_transition(probs, labels, label_probs.argsort(stable=True)).sum())
+    expected = float(by_transition(probs, labels, label_probs.argsort(stable=True), beta=beta).sum())
     part = slice(None, None, -(-probs.numel() // FLOOR_VALUES))
     share, sample, given = expected / len(labels), probs[part], labels[part]
     gaps = [abs(float((margin(sample, given, eps) >= 0).double().mean()) - share) for eps in FLOORS]
@@ -56,7 +56,7 @@ def decide(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdi
     rank[order] = np.arange(1, len(labels) + 1)
     corrupted = terms.corrupted & ~trusted_rows
     if scores.out_of_fold:
-        wrong = by_transition(probs, given, torch.from_numpy(order))
+        wrong = by_transition(probs, given, torch.from_numpy(order), beta=scores.beta)
     else:
         disagree = torch.zeros_like(corrupted) if scores.disagree is None else torch.from_numpy(scores.disagree)
         wrong = corruption_probability(

@@ -112,7 +112,7 @@ class Heads:
         assert scored is not None
         probs = total / counted
         if self.recipe.adaptive_eps:
-            self.sieve_eps = choose_floor(probs, self.labels)
+            self.sieve_eps = choose_floor(probs, self.labels, beta=self.recipe.beta)
             scored = self.score(sieve=False)  # the saved model is summarized with the chosen floor
         return self.head(), self.scores(probs, scored)
 
