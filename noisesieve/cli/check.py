@@ -191,13 +191,12 @@ def _show(out: Console, checked: CheckResult, result: GateResult) -> None:
         out.print()
         table = plain_table()
         table.add_column("group", overflow="fold")
-        for name in ("flagged", "of", "share", "95 %"):
+        for name in ("suspects", "of", "share", "95 %", "expected wrong"):
             table.add_column(name, justify="right")
         for group in checked.groups[:GROUPS_SHOWN]:
             interval = f"{group.low:.0%} – {group.high:.0%}"
-            table.add_row(
-                plain_text(group.value), f"{group.corrupted:,}", f"{group.of:,}", f"{group.share:.1%}", interval
-            )
+            counts = f"{group.corrupted:,}", f"{group.of:,}", f"{group.share:.1%}", interval
+            table.add_row(plain_text(group.value), *counts, f"{group.expected_wrong:,.0f}")
         if len(checked.groups) > GROUPS_SHOWN:
             table.caption = f"and {len(checked.groups) - GROUPS_SHOWN:,} more with --json"
         out.print(table)

@@ -9,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from noisesieve.cli.terminal import plain_table, plain_text
-from noisesieve.core.summary import ClassRate, Confusion, Summary, TopSuspect
+from noisesieve.core.summary import ClassFlagged, Confusion, Groups, Summary, TopSuspect
+from noisesieve.core.words import budget_sentence, noise_rate_sentence
 
 CLASSES_SHOWN = 20
 CONFUSIONS_SHOWN = 5
@@ -17,24 +18,17 @@ CONFUSIONS_SHOWN = 5
 
 def print_summary(out: Console, summary: Summary, folder: Path, *, truth: bool = False) -> None:
     """Print the summary of a run and the next commands."""
-    rate = summary.noise_rate
-    out.print(
-        plain_text(
-            f"{rate.corrupted:,} of {rate.of:,} labels are flagged: {rate.share:.1%} "
-            f"(95 % interval {rate.low:.1%} to {rate.high:.1%})",
-            "bold",
-        )
-    )
-    if (estimate := summary.estimate).noise_rate is not None and rate.corrupted:
-        out.print(
-            plain_text(
-                f"About {estimate.wrong_suspects:,.0f} of these are expected to be wrong; "
-                f"estimated noise rate {estimate.noise_rate:.1%}"
-            )
-        )
+    flagged = summary.flagged
+    expected = f"; about {flagged.expected_wrong:,.0f} of them are expected to be wrong" if flagged.rows else ""
+    out.print(plain_text(f"{flagged.rows:,} of {flagged.of:,} labels are flagged{expected}.", "bold"))
+    out.print(plain_text(noise_rate_sentence(summary)))
+    if sentence := budget_sentence(summary):
+        out.print(plain_text(sentence))
     for line in _asides(summary):
         out.print(plain_text(line))
     _section(out, "Flagged by class, highest share first", _classes(summary.classes))
+    if summary.groups is not None:
+        _section(out, f"By {summary.groups.column}, highest noise rate first", _groups(summary.groups))
     if summary.confusions:
         _section(out, "Most frequent confusions", _confusions(summary.confusions))
     if summary.suspects:
@@ -74,23 +68,35 @@ def _images(count: int) -> str:
     return "1 image" if count == 1 else f"{count:,} images"
 
 
-def _classes(rows: list[ClassRate]) -> Table:
+def _classes(rows: list[ClassFlagged]) -> Table:
     table = plain_table()
     for name, justify in (
         ("class", "left"),
         ("flagged", "right"),
         ("of", "right"),
         ("share", "right"),
-        ("95 %", "right"),
+        ("expected wrong", "right"),
     ):
         table.add_column(name, justify=justify, no_wrap=name != "class")  # type: ignore[arg-type]
     ordered = sorted(rows, key=lambda row: -(row.share or 0))
     for row in ordered[:CLASSES_SHOWN]:
         share = "" if row.share is None else f"{row.share:.1%}"
-        interval = f"{row.low:.0%} – {row.high:.0%}"
-        table.add_row(plain_text(row.label), f"{row.corrupted:,}", f"{row.of:,}", share, interval)
+        table.add_row(plain_text(row.label), f"{row.rows:,}", f"{row.of:,}", share, f"{row.expected_wrong:,.0f}")
     if len(rows) > CLASSES_SHOWN:
         table.caption = f"and {len(rows) - CLASSES_SHOWN:,} more classes in summary.json"
+    return table
+
+
+def _groups(groups: Groups) -> Table:
+    table = plain_table()
+    table.add_column(plain_text(groups.column), overflow="fold")
+    for name in ("flagged", "of", "expected wrong", "noise rate"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in groups.values[:CLASSES_SHOWN]:
+        counts = f"{row.rows:,}", f"{row.of:,}", f"{row.expected_wrong:,.0f}", f"{row.estimated_noise_rate:.1%}"
+        table.add_row(plain_text(row.value), *counts)
+    if len(groups.values) > CLASSES_SHOWN:
+        table.caption = f"and {len(groups.values) - CLASSES_SHOWN:,} more in summary.json"
     return table
 
 

@@ -15,7 +15,7 @@ from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
 from noisesieve.core.records import Bools, FileFacts, Index, Ints
 from noisesieve.core.settings import PixelSettings, ScanSettings, SourceSettings
-from noisesieve.core.text import natural_key
+from noisesieve.core.text import carried_name, natural_key
 from noisesieve.learn.cost import weight_bytes
 from noisesieve.learn.device import choose_device, require_device
 from noisesieve.learn.distributed import TrainingSession
@@ -32,6 +32,7 @@ from noisesieve.learn.networks.pretrained import (
 from noisesieve.learn.plan import backbone_of, choose_weights, fit_beta, image_size, plan, plan_beside
 from noisesieve.report import class_codes, fingerprint
 from noisesieve.report.run import Identity
+from noisesieve.report.schema import COLUMNS
 from noisesieve.retrain.data import LabelledTestSet
 
 UNREADABLE_SHOWN = 20
@@ -229,3 +230,12 @@ def decode_test_set(
         raise InputError(f"{index.root}: no image of the test set can be read.", "Is its root right?")
     codes = class_codes([index.labels[row] for row in decoded.rows.tolist()], classes)
     return LabelledTestSet(decoded.pixels, torch.from_numpy(codes))
+
+
+def require_column(index: Index, column: str | None) -> None:
+    """Refuse an unknown --group-by column before anything is decoded."""
+    own = [] if index.carried is None else index.carried.column_names
+    ours = {*COLUMNS, *(["split"] if index.splits is not None else [])}
+    known = {*ours, *own, *(carried_name(name, ours) for name in own)}
+    if column is not None and column not in known:
+        raise UsageError(f"--group-by {column}: no such column.", f"Choose one of: {', '.join(own) or 'none'}.")

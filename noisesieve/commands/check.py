@@ -19,13 +19,12 @@ import numpy as np
 import torch
 
 from noisesieve import __version__, pixels, sources
-from noisesieve.commands._prepare import warn_of_unreadable
+from noisesieve.commands._prepare import require_column, warn_of_unreadable
 from noisesieve.core.command_settings import CheckSettings
-from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
+from noisesieve.core.errors import InputError, OutputError, StateError
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, FileFacts, Floats, Index, Ints, Scores, Verdicts
 from noisesieve.core.summary import UnreadableRow
-from noisesieve.core.text import carried_name
 from noisesieve.gate import WRITERS, BatchCounts, GateResult, RuleResult, apply_policy, count_batch, github
 from noisesieve.gate.policy import GroupRate, rates_by_group, worst_suspects
 from noisesieve.gate.sarif import MOST
@@ -33,7 +32,6 @@ from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import choose_device, require_device
 from noisesieve.learn.score import predict
 from noisesieve.report import (
-    COLUMNS,
     Report,
     ReportFacts,
     ReportInputs,
@@ -109,7 +107,7 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
             f"{settings.source.path}: no label is a class of the model ({', '.join(model.classes[:5])}, …).",
             "Is it the right model, and --label-column the right column?",
         )
-    _require_column(index, settings.group_by)
+    require_column(index, settings.group_by)
     file_facts, rows, probs = _score(settings, model, index, known, session)
     waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
     session.warn_all(broken)
@@ -210,12 +208,3 @@ def _decide(scores: Scores, codes: Ints, model: SavedModel) -> Verdicts:
     given = torch.from_numpy(verdicts.label_probability)
     wrong = 1 - given if model.calibration is None else apply_calibration(model.calibration, given)
     return replace(verdicts, corruption_probability=wrong.numpy())
-
-
-def _require_column(index: Index, column: str | None) -> None:
-    """Refuse an unknown --group-by column before anything is decoded."""
-    own = [] if index.carried is None else index.carried.column_names
-    ours = {*COLUMNS, *(["split"] if index.splits is not None else [])}
-    known = {*ours, *own, *(carried_name(name, ours) for name in own)}
-    if column is not None and column not in known:
-        raise UsageError(f"--group-by {column}: no such column.", f"Choose one of: {', '.join(own) or 'none'}.")

@@ -23,11 +23,11 @@ from noisesieve.commands._open_run import require_same_rows, settings_of_run
 from noisesieve.commands.scan import scan
 from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.files import atomic_write, digest
+from noisesieve.core.intervals import wilson_interval
 from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, Index, Ints
 from noisesieve.report import Report, read_report
-from noisesieve.report.summary import wilson_interval
 
 __all__ = ["Evaluation", "PlantedEvaluation", "draw_flips", "evaluate"]
 
@@ -145,7 +145,7 @@ def _measure_planted(before: Report, after: Report, planted: Bools, clean: Bools
     part = after.table.take(pa.array(rows))
     suspects = before.verdicts == "corrupted"
     false_rate = int((flagged & ~wrong).sum()) / max(1, int((~wrong).sum()))
-    rate = before.summary.estimate.noise_rate or 0.0
+    rate = before.summary.estimated_noise_rate.value or 0.0
     hits = rate * (found.recall or 0.0)
     probabilities = part["corruption_probability"].to_numpy().astype(np.float64)
     return PlantedEvaluation(
@@ -162,5 +162,5 @@ def _measure_planted(before: Report, after: Report, planted: Bools, clean: Bools
         calibration=calibration(probabilities, wrong),
         suspects_found_again=int((verdict[suspects] == "corrupted").sum()),
         suspects=int(suspects.sum()),
-        lost_classes=[row.label for row in before.summary.classes if row.of and row.corrupted == row.of],
+        lost_classes=[row.label for row in before.summary.classes if row.of and row.rows == row.of],
     )

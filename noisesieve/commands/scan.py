@@ -26,6 +26,7 @@ from noisesieve.commands._prepare import (
     identity_of_run,
     location_of_data,
     prepare_dataset,
+    require_column,
     validate_settings,
 )
 from noisesieve.commands._train import train, train_network
@@ -93,6 +94,7 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
     shared = False
     try:
         index = change(sources.read(settings.source))
+        require_column(index, settings.group_by)
         folder = output_folder(settings.output, index, session)
         with locked(folder):
             for note in index.notes:
@@ -108,7 +110,7 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
                 session.note("This run is finished already: same settings, same data.")
                 if (version := run.version()) != __version__:
                     session.note(f"It was made by noisesieve {version}; this is {__version__}.")
-                return _with_current_waivers(run, index, file_facts, settings, session)
+                return _brought_up_to_date(run, index, file_facts, settings, session)
             scratch = run.checkpoints / "pixels"
             dataset = prepare_dataset(index, file_facts, settings, session, scratch=scratch, ahead=ahead)
             run.require_free_space(bytes_needed(dataset, settings))
@@ -178,7 +180,9 @@ def _record(
     write_margin_history(inputs, folder / "margin_history.parquet")
     assert scores.facts is not None
     training = TrainingSummary(scores.facts, weights.device, recipe)
-    summary = summarize(table, classes=classes, undecided=verdicts.undecided, training=training)
+    summary = summarize(
+        table, classes=classes, undecided=verdicts.undecided, training=training, group_by=settings.group_by
+    )
     write_json(folder / "summary.json", summary.to_document())
     write_division(inputs, folder / "division.parquet")
     assert scores.saved_model_scores is not None
@@ -193,31 +197,37 @@ def _record(
     )
     save_model(folder, weights, card)
     for row in summary.classes:
-        if row.of and row.corrupted == row.of:
+        if row.of and row.rows == row.of:
             session.warn(f"Class '{row.label}': every row is flagged. Look at some of its images first.")
     return Report(table, facts, folder / "report.parquet", summary)
 
 
-def _with_current_waivers(
+def _brought_up_to_date(
     run: RunFolder, index: Index, file_facts: FileFacts, settings: ScanSettings, session: Session
 ) -> Report:
-    """Return a finished run's report with the current waivers. They change no score, so nothing is trained."""
+    """Return a finished run's report with the current waivers and groups. No score changes: nothing is trained."""
     report = read_report(run.folder)
     waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
     session.warn_all(broken)
-    if np.array_equal(waived, report.table["waived"].to_numpy(zero_copy_only=False)):
+    old, grouped = report.summary, report.summary.groups
+    same = np.array_equal(waived, report.table["waived"].to_numpy(zero_copy_only=False))
+    if same and (settings.group_by is None or (grouped is not None and grouped.column == settings.group_by)):
         if settings.review and not (run.folder / "review.html").exists():  # it was stopped while it wrote the page
             _show(report, index, settings.min_probability, session)
         return report
-    old, table = report.summary, with_waivers(report.table, waived)
-    summary = summarize(table, classes=report.facts.classes, undecided=old.undecided, training=old.training)
+    table = with_waivers(report.table, waived)
+    column = settings.group_by or (None if grouped is None else grouped.column)
+    summary = summarize(
+        table, classes=report.facts.classes, undecided=old.undecided, training=old.training, group_by=column
+    )
     run.replace(
         {
             "report.parquet": lambda path: write_table(table, path, report.facts.to_document()),
             "summary.json": lambda path: write_json(path, summary.to_document()),
         }
     )
-    session.note("The waivers have changed: report and summary are updated.")
+    if not same:
+        session.note("The waivers have changed: report and summary are updated.")
     report = Report(table, report.facts, report.path, summary)
     if settings.review:
         _show(report, index, settings.min_probability, session)

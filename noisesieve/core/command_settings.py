@@ -30,6 +30,7 @@ from noisesieve.core.settings import (
     PixelSettings,
     SourceSettings,
     device_option,
+    group_by_option,
     min_probability_option,
     moved_data_option,
     moved_root_option,
@@ -225,9 +226,7 @@ class CheckSettings(Settings):
     source: SourceSettings
     model: Path = option(REQUIRED, "The run folder of a finished scan.", DATA, metavar="RUN")
     policy: Policy = field(default_factory=Policy)
-    group_by: str | None = option(
-        None, "Show the rates by the values of this column, such as annotator.", GATE, metavar="COLUMN"
-    )
+    group_by: str | None = group_by_option(GATE)
     # A batch's probabilities assume the noise rate of the scan. After a clean scan they are too low for a bad batch.
     min_probability: float = min_probability_option(0.0)
     waivers: Path = waivers_option()

@@ -205,6 +205,13 @@ def min_probability_option(default: float = MIN_PROBABILITY) -> float:
     return declared
 
 
+def group_by_option(panel: str) -> str | None:
+    """Declare --group-by."""
+    text = "Show flagged and expected wrong by the values of this column, such as annotator."
+    declared: str | None = option(None, text, panel, metavar="COLUMN")
+    return declared
+
+
 @dataclass(frozen=True)
 class ScanSettings(Settings):
     """One `noisesieve scan`."""
@@ -219,6 +226,7 @@ class ScanSettings(Settings):
     )
     force: bool = option(False, "Replace another run in the same folder.", OUTPUT)
     min_probability: float = min_probability_option()
+    group_by: str | None = group_by_option(OUTPUT)
     waivers: Path = waivers_option()
     training: TrainingOptions = field(default_factory=TrainingOptions)
     device: str = device_option()

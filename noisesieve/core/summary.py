@@ -10,39 +10,72 @@ from noisesieve.core.recipes import Recipe, recipe_from_document, recipe_to_docu
 from noisesieve.core.records import DepthEvidence, JudgeEvidence, LossEvidence, TrainingFacts
 
 SCHEMA_VERSION = 1  # of report.parquet, summary.json and run.json
+VAGUE = 0.15  # width of an interval of the noise rate above which there are too few rows to tell
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Rate:
-    """Flagged rows that are not waived, out of all readable rows, with Wilson's 95 % interval."""
+class Flagged:
+    """Flagged rows that are not waived, out of all readable rows, and how many of them are expected to be wrong."""
 
-    corrupted: int
+    rows: int
     of: int
     share: float | None
-    low: float
-    high: float
+    expected_wrong: float  # sum of the corruption probabilities of the flagged rows
 
 
 @dataclass(frozen=True)
-class ClassRate:
-    """The rate of one class."""
+class ClassFlagged:
+    """The flagged rows of one class."""
 
     label: str
-    corrupted: int
+    rows: int
     of: int
     share: float | None
-    low: float
-    high: float
+    expected_wrong: float
     low_evidence: bool
 
 
 @dataclass(frozen=True)
-class Estimate:
-    """What the corruption probabilities add up to."""
+class GroupFlagged:
+    """The flagged rows with one value of a column, such as an annotator."""
 
-    noise_rate: float | None  # over all rows
-    wrong_suspects: float  # expected number of wrong labels among the suspects
+    value: str
+    rows: int
+    of: int
+    share: float | None
+    expected_wrong: float
+    estimated_noise_rate: float  # over all rows of the group
+
+
+@dataclass(frozen=True)
+class Groups:
+    """The flagged rows by the values of a column, the highest noise rate first."""
+
+    column: str
+    values: list[GroupFlagged]
+
+
+@dataclass(frozen=True)
+class NoiseRate:
+    """The estimated share of wrong labels among all rows, with a 95 % interval."""
+
+    value: float | None  # None without a readable row
+    low: float
+    high: float
+
+    @property
+    def is_vague(self) -> bool:
+        """Return True if the interval is too wide to tell anything: there are too few rows."""
+        return self.value is None or self.high - self.low > VAGUE
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What it brings to look at the first rows of the ranking: how many of them are expected to be wrong."""
+
+    first: int
+    expected_wrong: float
 
 
 @dataclass(frozen=True)
@@ -110,9 +143,11 @@ class Summary:
     unreadable: int
     undecided: int
     paper_corrupted: int
-    noise_rate: Rate
-    estimate: Estimate
-    classes: list[ClassRate]
+    flagged: Flagged
+    estimated_noise_rate: NoiseRate
+    budget: list[Budget]
+    classes: list[ClassFlagged]
+    groups: Groups | None  # with --group-by
     confusions: list[Confusion]
     suspects: list[TopSuspect]
     unreadable_rows: list[UnreadableRow]
@@ -132,9 +167,11 @@ class Summary:
         counts = ("examples", "readable", "clean", "corrupted", "waived", "unreadable", "undecided", "paper_corrupted")
         return cls(
             **{name: int(document[name]) for name in counts},
-            noise_rate=_typed(Rate, document["noise_rate"]),
-            estimate=_typed(Estimate, document["estimate"]),
-            classes=[_typed(ClassRate, row) for row in document["classes"]],
+            flagged=_typed(Flagged, document["flagged"]),
+            estimated_noise_rate=_typed(NoiseRate, document["estimated_noise_rate"]),
+            budget=[_typed(Budget, row) for row in document["budget"]],
+            classes=[_typed(ClassFlagged, row) for row in document["classes"]],
+            groups=_groups(document["groups"]),
             confusions=[_typed(Confusion, row) for row in document["confusions"]],
             suspects=[_typed(TopSuspect, row) for row in document["suspects"]],
             unreadable_rows=[_typed(UnreadableRow, row) for row in document["unreadable_rows"]],
@@ -148,7 +185,13 @@ class Summary:
 def _to_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_to_json(item) for item in value]
-    return value if isinstance(value, int) else asdict(value)
+    return value if value is None or isinstance(value, int) else asdict(value)
+
+
+def _groups(document: Json | None) -> Groups | None:
+    if document is None:
+        return None
+    return Groups(document["column"], [_typed(GroupFlagged, row) for row in document["values"]])
 
 
 def _training_facts(values: Json) -> TrainingFacts:

@@ -7,14 +7,13 @@ from collections import Counter
 from dataclasses import dataclass, fields
 
 import numpy as np
-import pyarrow as pa
 
 from noisesieve.core.command_settings import Policy
+from noisesieve.core.intervals import wilson_interval
 from noisesieve.core.options import Limit
-from noisesieve.core.records import Ints
 from noisesieve.core.text import natural_key
 from noisesieve.report import Report
-from noisesieve.report.summary import wilson_interval
+from noisesieve.report.summary import code_values
 
 
 @dataclass(frozen=True)
@@ -162,7 +161,7 @@ def lower_bound(hits: int, total: int, confidence: float) -> float:
 
 @dataclass(frozen=True)
 class GroupRate:
-    """The rate of suspects among the rows with one value of a column, with Wilson's 95 % interval."""
+    """The suspects among the rows with one value of a column, with Wilson's 95 % interval of their share."""
 
     value: str
     corrupted: int
@@ -170,6 +169,7 @@ class GroupRate:
     share: float
     low: float
     high: float
+    expected_wrong: float  # sum of the corruption probabilities of the suspects
 
 
 @dataclass(frozen=True)
@@ -189,26 +189,19 @@ class Suspect:
 def rates_by_group(report: Report, column: str, least: float) -> list[GroupRate]:
     """Return the rate of suspects by value of a column, such as annotator; the highest lower bound first."""
     table, verdicts = report.table, report.verdicts
-    names, codes = _coded(table[column])
+    names, codes = code_values(table[column])
     scored, suspect = (verdicts == "clean") | (verdicts == "corrupted"), report.is_suspect(least)
     totals = np.bincount(codes[scored], minlength=len(names)).tolist()
     hits = np.bincount(codes[suspect], minlength=len(names)).tolist()
+    chances = table["corruption_probability"].to_numpy(zero_copy_only=False)
+    wrong = np.bincount(codes[suspect], weights=chances[suspect], minlength=len(names)).tolist()
     rows: list[GroupRate] = []
-    for name, bad, total in zip(names, hits, totals, strict=True):
+    for name, bad, total, expected in zip(names, hits, totals, wrong, strict=True):
         if not total:
             continue
         low, high = wilson_interval(bad, total)
-        rows.append(GroupRate(name, bad, total, bad / total, low, high))
+        rows.append(GroupRate(name, bad, total, bad / total, low, high, expected))
     return sorted(rows, key=lambda row: (-row.low, -row.share, natural_key(row.value)))
-
-
-def _coded(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
-    """Return the distinct values of a column as text, and the number of each row's value. Null is a value too."""
-    flat = column.combine_chunks()
-    coded = flat if pa.types.is_dictionary(flat.type) else flat.dictionary_encode(null_encoding="encode")
-    names = ["(none)" if value is None else str(value) for value in coded.dictionary.to_pylist()]
-    codes = coded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False).astype(np.int64)
-    return ([*names, "(none)"] if coded.indices.null_count else names), codes
 
 
 def worst_suspects(report: Report, most: int, least: float) -> list[Suspect]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import fields
 
@@ -10,13 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from noisesieve.core.records import Bools
+from noisesieve.core.intervals import noise_rate_interval
+from noisesieve.core.records import Bools, Floats, Ints
 from noisesieve.core.summary import (
-    ClassRate,
+    Budget,
+    ClassFlagged,
     Confusion,
     Duplicates,
-    Estimate,
-    Rate,
+    Flagged,
+    GroupFlagged,
+    Groups,
+    NoiseRate,
     Summary,
     TopSuspect,
     TrainingSummary,
@@ -28,11 +31,13 @@ from noisesieve.report.schema import LOW_EVIDENCE
 TOP_CONFUSIONS = 20
 TOP_SUSPECTS = 10
 NAMED = 20
-Z95 = 1.959963984540054
+BUDGETS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)  # rows that a reviewer may look at
 
 
-def summarize(table: pa.Table, *, classes: list[str], undecided: int, training: TrainingSummary) -> Summary:
-    """Return counts, rates with intervals, confusions, duplicates, and the facts of the training."""
+def summarize(
+    table: pa.Table, *, classes: list[str], undecided: int, training: TrainingSummary, group_by: str | None = None
+) -> Summary:
+    """Return counts, the noise rate, classes, confusions, duplicates, and the facts of the training."""
     verdict = table["verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
     paper = table["paper_verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
     waived = table["waived"].to_numpy(zero_copy_only=False)
@@ -40,6 +45,7 @@ def summarize(table: pa.Table, *, classes: list[str], undecided: int, training: 
     corrupted = flagged & ~waived
     readable = verdict != "unreadable"
     counts = Counter(verdict.tolist())
+    rows = _RowCounts(table, corrupted, readable)
     return Summary(
         examples=len(table),
         readable=int(readable.sum()),
@@ -49,9 +55,11 @@ def summarize(table: pa.Table, *, classes: list[str], undecided: int, training: 
         unreadable=counts["unreadable"],
         undecided=undecided,
         paper_corrupted=int((paper == "corrupted").sum()),
-        noise_rate=_rate(int(corrupted.sum()), int(readable.sum())),
-        estimate=_estimate(table, corrupted),
-        classes=_classes(table, classes, corrupted, readable),
+        flagged=Flagged(*rows.total()),
+        estimated_noise_rate=_noise_rate(rows),
+        budget=_budget(table, rows),
+        classes=_classes(table, classes, rows),
+        groups=None if group_by is None else _groups(table, group_by, rows),
         confusions=_confusions(table),
         suspects=_suspects(table),
         unreadable_rows=unreadable_rows(table),
@@ -60,38 +68,74 @@ def summarize(table: pa.Table, *, classes: list[str], undecided: int, training: 
     )
 
 
-def _estimate(table: pa.Table, corrupted: Bools) -> Estimate:
-    probability = table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)  # null is NaN
-    known = ~np.isnan(probability)
-    return Estimate(
-        noise_rate=float(probability[known].mean()) if known.any() else None,
-        wrong_suspects=float(probability[corrupted & known].sum()),
+class _RowCounts:
+    """The readable and the flagged rows with their probabilities, for counting them by class or group."""
+
+    def __init__(self, table: pa.Table, flagged: Bools, readable: Bools) -> None:
+        probability = table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)  # null is NaN
+        self.readable, self.flagged = readable, flagged
+        self.probability: Floats = np.nan_to_num(probability)
+
+    def total(self) -> tuple[int, int, float | None, float]:
+        """Return the flagged rows, the readable rows, their share, and how many flagged rows are expected wrong."""
+        rows, of = int(self.flagged.sum()), int(self.readable.sum())
+        return rows, of, rows / of if of else None, float(self.probability[self.flagged].sum())
+
+    def by(self, codes: Ints, count: int) -> list[tuple[int, int, float | None, float, float]]:
+        """Return the same for every code, and the mean probability of all its rows."""
+        totals = np.bincount(codes[self.readable], minlength=count)
+        rows = np.bincount(codes[self.flagged], minlength=count)
+        wrong = np.bincount(codes[self.flagged], weights=self.probability[self.flagged], minlength=count)
+        every = np.bincount(codes[self.readable], weights=self.probability[self.readable], minlength=count)
+        return [
+            (int(rows[i]), int(totals[i]), float(rows[i] / totals[i]) if totals[i] else None, float(wrong[i]), rate)
+            for i, rate in enumerate((every / np.maximum(totals, 1)).tolist())
+        ]
+
+
+def _noise_rate(rows: _RowCounts) -> NoiseRate:
+    count = int(rows.readable.sum())
+    if not count:
+        return NoiseRate(None, 0.0, 1.0)
+    value = float(rows.probability[rows.readable].mean())
+    return NoiseRate(value, *noise_rate_interval(value, count))
+
+
+def _budget(table: pa.Table, rows: _RowCounts) -> list[Budget]:
+    """Return what the first rows of the ranking bring; waived rows are left out, as on the page."""
+    waived = table["waived"].to_numpy(zero_copy_only=False)
+    chosen = np.flatnonzero(rows.readable & ~waived)
+    rank = table["rank"].to_numpy(zero_copy_only=False)[chosen]
+    along = np.cumsum(rows.probability[chosen[np.argsort(rank)]])
+    return [Budget(first, float(along[first - 1])) for first in BUDGETS if first <= len(along)]
+
+
+def _classes(table: pa.Table, classes: list[str], rows: _RowCounts) -> list[ClassFlagged]:
+    codes = pc.index_in(table["label"].combine_chunks(), pa.array(classes))
+    numbers = codes.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)  # null: a class of unreadable rows
+    return [
+        ClassFlagged(name, *counts[:4], low_evidence=counts[1] < LOW_EVIDENCE)
+        for name, counts in zip(classes, rows.by(numbers, len(classes)), strict=True)
+    ]
+
+
+def _groups(table: pa.Table, column: str, rows: _RowCounts) -> Groups:
+    names, codes = code_values(table[column])
+    values = [
+        GroupFlagged(name, *counts) for name, counts in zip(names, rows.by(codes, len(names)), strict=True) if counts[1]
+    ]
+    return Groups(
+        column, sorted(values, key=lambda group: (-group.estimated_noise_rate, -group.of, natural_key(group.value)))
     )
 
 
-def wilson_interval(hits: int, total: int) -> tuple[float, float]:
-    """Return Wilson's 95 % interval of a share, which is valid for few rows and for shares near 0 and 1."""
-    if total == 0:
-        return 0.0, 1.0
-    share, square = hits / total, Z95 * Z95
-    middle = (share + square / (2 * total)) / (1 + square / total)
-    reach = Z95 / (1 + square / total) * math.sqrt(share * (1 - share) / total + square / (4 * total * total))
-    return max(0.0, min(share, middle - reach)), min(1.0, max(share, middle + reach))  # contains share despite rounding
-
-
-def _rate(hits: int, total: int) -> Rate:
-    low, high = wilson_interval(hits, total)
-    return Rate(hits, total, hits / total if total else None, low, high)
-
-
-def _classes(table: pa.Table, classes: list[str], corrupted: Bools, readable: Bools) -> list[ClassRate]:
-    codes = pc.index_in(table["label"].combine_chunks(), pa.array(classes)).to_numpy(zero_copy_only=False)
-    totals = np.bincount(codes[readable].astype(np.int64), minlength=len(classes)).tolist()
-    hits = np.bincount(codes[corrupted].astype(np.int64), minlength=len(classes)).tolist()
-    return [
-        ClassRate(name, **vars(_rate(hits[i], totals[i])), low_evidence=totals[i] < LOW_EVIDENCE)
-        for i, name in enumerate(classes)
-    ]
+def code_values(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
+    """Return the distinct values of a column as text, and the number of each row's value. Null is a value too."""
+    flat = column.combine_chunks()
+    coded = flat if pa.types.is_dictionary(flat.type) else flat.dictionary_encode(null_encoding="encode")
+    names = ["(none)" if value is None else str(value) for value in coded.dictionary.to_pylist()]
+    codes = coded.indices.fill_null(len(names)).to_numpy(zero_copy_only=False).astype(np.int64)
+    return ([*names, "(none)"] if coded.indices.null_count else names), codes
 
 
 def _confusions(table: pa.Table) -> list[Confusion]:

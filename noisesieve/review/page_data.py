@@ -12,8 +12,9 @@ import pyarrow as pa
 from noisesieve import __version__
 from noisesieve.core.files import digest
 from noisesieve.core.records import Ints
-from noisesieve.core.summary import ClassRate, Summary
+from noisesieve.core.summary import ClassFlagged, Summary
 from noisesieve.core.text import natural_key
+from noisesieve.core.words import budget_sentence, noise_rate_sentence
 from noisesieve.report import Report
 
 SHOWN_TOP = 3
@@ -74,10 +75,12 @@ class PageData:
 
     title: str
     summary: Summary
-    classes: list[ClassRate]  # noisiest first
+    classes: list[ClassFlagged]  # noisiest first
     heat: HeatMap
     histogram: Histogram
     script: ScriptData
+    noise_rate: str  # in a sentence
+    budget: str
     least: float  # probability from which a flagged row is shown
     unlikely: int  # flagged rows below it
 
@@ -95,6 +98,8 @@ def build_page_data(report: Report, rows: Ints, images: list[bytes | None], leas
         heat=_heat(suspects, classes),
         histogram=_histogram(report),
         script=ScriptData(run_key(report), name, __version__, classes, shown, len(suspects)),
+        noise_rate=noise_rate_sentence(summary),
+        budget=budget_sentence(summary),
         least=least,
         unlikely=len(report.corrupted) - len(suspects),
     )

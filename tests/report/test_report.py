@@ -17,11 +17,11 @@ import torch
 from noisesieve import report
 from noisesieve.core.errors import InputError, OutputError, StateError
 from noisesieve.core.files import atomic_write, locked, write_json
+from noisesieve.core.intervals import wilson_interval
 from noisesieve.core.records import FileFacts, ImageLocation, Index, Scores
 from noisesieve.core.summary import Summary, UnreadableRow
 from noisesieve.report.parquet import write_table
 from noisesieve.report.schema import COLUMNS, DESCRIPTIONS
-from noisesieve.report.summary import wilson_interval
 from noisesieve.sieve.calibrate import corruption_probability
 from noisesieve.sieve.decide import decide
 from tests.conftest import REPOSITORY
@@ -156,7 +156,7 @@ def test_the_summary_counts_what_the_table_holds() -> None:
     assert found.examples == 6
     assert found.unreadable == 1
     assert found.clean + found.corrupted == found.readable == 5
-    assert sum(row.corrupted for row in found.classes) == found.corrupted
+    assert sum(row.rows for row in found.classes) == found.flagged.rows == found.corrupted
     assert sum(row.count for row in found.confusions) == table["suggested_label"].drop_null().length()
     assert found.unreadable_rows == [UnreadableRow("3.png", "missing file")]
     assert found.duplicates.groups == 1
