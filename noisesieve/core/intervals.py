@@ -6,7 +6,8 @@ import math
 
 Z95 = 1.959963984540054  # standard deviations in a 95 % interval
 ENOUGH = 2000  # rows from which the estimator's own error does not shrink any more
-OVERRATED, UNDERRATED, UNDERRATED_LEAST, UNDERRATED_UPTO = 0.037, 0.25, 0.01, 0.16  # the estimator's own error
+OVERRATED, OVERRATED_LEAST, OVERRATED_UPTO = 0.2, 0.015, 0.2  # how far an estimate may be too high
+UNDERRATED, UNDERRATED_LEAST, UNDERRATED_UPTO = 0.3, 0.012, 0.16  # and too low
 
 
 def wilson_interval(hits: int, total: int) -> tuple[float, float]:
@@ -28,6 +29,6 @@ def noise_rate_interval(estimate: float, rows: int) -> tuple[float, float]:
     """
     few = max(1.0, math.sqrt(ENOUGH / max(1, rows)))
     sample = Z95 * math.sqrt(estimate * (1 - estimate) / max(1, rows))
-    below = math.hypot(OVERRATED * few, sample)
+    below = math.hypot((OVERRATED_LEAST + OVERRATED * min(estimate, OVERRATED_UPTO)) * few, sample)
     above = math.hypot((UNDERRATED_LEAST + UNDERRATED * min(estimate, UNDERRATED_UPTO)) * few, sample)
     return max(0.0, estimate - below), min(1.0, estimate + above)
