@@ -15,6 +15,7 @@ from noisesieve.core.files import atomic_write
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index, Ints
 from noisesieve.core.text import leads_out
+from noisesieve.decisions.judge import draw_probe
 from noisesieve.report import Report, read_report
 from noisesieve.review import build_page_data, render_page
 
@@ -29,6 +30,7 @@ class ReviewResult:
     suspects: int
     shown: int
     flagged: int
+    sample: int
 
 
 def review(run: Path, settings: ReviewSettings, *, session: Session) -> ReviewResult:
@@ -39,17 +41,31 @@ def review(run: Path, settings: ReviewSettings, *, session: Session) -> ReviewRe
     if settings.output is not None and page.exists() and not settings.force:
         raise OutputError(f"{page}: exists already.", "Choose another name with -o, or pass --force.")
     index = index_of_run(report, settings.data, settings.root)
-    suspects = write_review(report, index, page, limit=settings.limit, least=settings.min_probability, session=session)
-    return ReviewResult(page, suspects, min(settings.limit, suspects), len(report.corrupted))
+    sample = draw_probe(report, settings.probe, seed=settings.probe_seed) if settings.probe else None
+    suspects = write_review(
+        report, index, page, limit=settings.limit, least=settings.min_probability, session=session, sample=sample
+    )
+    probed = 0 if sample is None else len(sample)
+    return ReviewResult(page, suspects, min(settings.limit, suspects), len(report.corrupted), probed)
 
 
-def write_review(report: Report, index: Index, page: Path, *, limit: int, least: float, session: Session) -> int:
-    """Write the page, and return how many suspects there are.
+def write_review(
+    report: Report,
+    index: Index,
+    page: Path,
+    *,
+    limit: int,
+    least: float,
+    session: Session,
+    sample: Ints | None = None,
+) -> int:
+    """Write the page, a random sample first if there is one, and return how many suspects there are.
 
     An image that changed since the run, or is outside the dataset, is not shown.
     """
     suspects = report.suspects(least)["row"].to_numpy()
-    rows: Ints = suspects[:limit]
+    first: Ints = np.zeros(0, dtype=np.int64) if sample is None else sample
+    rows: Ints = np.concatenate((first, suspects[:limit][~np.isin(suspects[:limit], first)]))
     paths, hashes = report.table["path"].to_pylist(), report.table["sha256"].to_pylist()
     inside = np.array([row for row in rows.tolist() if not leads_out(paths[row] or "")], dtype=np.int64)
     thumbnails = pixels.thumbnails(
@@ -61,7 +77,9 @@ def write_review(report: Report, index: Index, page: Path, *, limit: int, least:
         longest=THUMBNAIL,
     )
     images = dict(zip(inside.tolist(), thumbnails, strict=True))
-    text = render_page(build_page_data(report, rows, [images.get(row) for row in rows.tolist()], least))
+    text = render_page(
+        build_page_data(report, rows, [images.get(row) for row in rows.tolist()], least, sample=len(first))
+    )
     with atomic_write(page) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
     if lost := sum(thumbnail is None for thumbnail in thumbnails):

@@ -113,6 +113,10 @@ class ReviewSettings(Settings):
         None, "Path of the page. Default: review.html in the run folder.", OUTPUT, flags=("--output", "-o")
     )
     limit: int = option(500, "Number of suspects on the page, the most suspicious first.", OUTPUT, least=1)
+    probe: int = option(
+        0, "Put a random sample of this many rows first, flagged or not: it measures the run.", OUTPUT, metavar="N"
+    )
+    probe_seed: int = option(0, "Seed of the random sample.", OUTPUT, least=0, most=2**63 - 1)
     min_probability: float = min_probability_option()
     force: bool = replace_output_option()
     data: Path | None = moved_data_option()

@@ -35,6 +35,7 @@ class Decision:
     guarded: bool = False  # formulas in cells have a leading quote
     untouched: bool = False  # noisesieve's own suggestion, not edited
     exported: bool = False  # a row of our own export: an unchanged label is not a decision
+    sampled: bool = False  # a row of the random sample of `review --probe`
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ def _from_row(row: dict[str, str], keys: list[str], location: str) -> Decision |
         given=row.get("given") or row.get("given_label") or None,
         word=word,
         exported="verdict" in row and "suggested_label" in row,
+        sampled=row.get("sample", "") == "yes",
         guarded="run" in row,  # a file of the review page
     )
 

@@ -29,6 +29,7 @@ class Outcome:
     by: str
     at: str
     location: str
+    sampled: bool = False  # of the random sample
 
 
 def resolve(
@@ -107,7 +108,7 @@ class _RunRows:
         if entry.word == "keep" and word != "keep":
             raise _InvalidDecision(f"{self.ids[row]!r} is kept, but labelled {label!r} in the same line")
         word = f"{word} (untouched)" if entry.untouched and word == "accept" else word
-        return Outcome(row, label, word, entry.source, entry.by, entry.at, entry.location)
+        return Outcome(row, label, word, entry.source, entry.by, entry.at, entry.location, entry.sampled)
 
     def _row(self, entry: Decision) -> int:
         """Return the row of a decision. An id identifies one row, a path perhaps several; both must agree."""

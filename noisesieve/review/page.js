@@ -149,7 +149,7 @@
     byId("suggested").textContent = name(suspect.suggested);
     byId("chance").textContent = percent(suspect.chance);
     byId("margin").textContent = "+" + suspect.margin.toFixed(2);
-    byId("position").textContent = `${at + 1} of ${view.length}`;
+    byId("position").textContent = `${at + 1} of ${view.length}${suspect.sample ? ", random sample" : ""}`;
     byId("path").textContent = suspect.path ?? suspect.id;
     byId("accept").disabled = suspect.suggested === null;
     byId("previous").disabled = at === 0;
@@ -234,10 +234,10 @@
     return /[",\r\n]/.test(text) || text !== text.trim() ? '"' + text.replaceAll('"', '""') + '"' : text;
   }
   function csv() {
-    const lines = [["id", "path", "sha256", "given", "decision", "label", "reviewer", "decided_at", "run"]];
+    const lines = [["id", "path", "sha256", "given", "decision", "label", "reviewer", "decided_at", "run", "sample"]];
     for (const s of suspects) {
       const d = decisionOf(s);
-      if (d) lines.push([s.id, s.path, s.sha256, name(s.given), d.decision, d.decision === "unusable" ? "" : d.label, d.by || byId("reviewer").value, d.at, data.run]);
+      if (d) lines.push([s.id, s.path, s.sha256, name(s.given), d.decision, d.decision === "unusable" ? "" : d.label, d.by || byId("reviewer").value, d.at, data.run, s.sample ? "yes" : ""]);
     }
     return lines.map((line) => line.map(cell).join(",")).join("\n") + "\n";
   }

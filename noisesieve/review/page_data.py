@@ -55,6 +55,7 @@ class ShownSuspect:
     chance: float
     top: list[tuple[int, float]]
     image: str | None  # data: URL
+    sample: bool  # of the random sample
 
 
 @dataclass(frozen=True)
@@ -85,12 +86,17 @@ class PageData:
     unlikely: int  # flagged rows below it
 
 
-def build_page_data(report: Report, rows: Ints, images: list[bytes | None], least: float) -> PageData:
-    """Return the page data of a report and of some of its suspects, which are wrong with at least this probability."""
+def build_page_data(
+    report: Report, rows: Ints, images: list[bytes | None], least: float, *, sample: int = 0
+) -> PageData:
+    """Return the page data of a report and of some of its rows; the first `sample` of them are the random sample.
+
+    The others are suspects, which are wrong with at least the probability `least`.
+    """
     summary = report.summary
     classes: list[str] = report.facts.classes
     name = report.path.parent.resolve().name
-    shown, suspects = _suspects(report, rows, images, classes), report.suspects(least)
+    shown, suspects = _suspects(report, rows, images, classes, sample), report.suspects(least)
     return PageData(
         title=name,
         summary=summary,
@@ -110,7 +116,9 @@ def run_key(report: Report) -> str:
     return digest({"data": report.facts.fingerprint, "settings": report.facts.settings})[:16]
 
 
-def _suspects(report: Report, rows: Ints, images: list[bytes | None], classes: list[str]) -> list[ShownSuspect]:
+def _suspects(
+    report: Report, rows: Ints, images: list[bytes | None], classes: list[str], sample: int
+) -> list[ShownSuspect]:
     number = {label: i for i, label in enumerate(classes)}
     columns = ["id", "path", "sha256", "label", "suggested_label", "margin", "corruption_probability"]
     table = report.table.take(pa.array(rows)).select([*columns, "top_labels", "top_probabilities"])
@@ -128,8 +136,9 @@ def _suspects(report: Report, rows: Ints, images: list[bytes | None], classes: l
                 for label, chance in zip(row["top_labels"][:SHOWN_TOP], row["top_probabilities"], strict=False)
             ],
             image=None if image is None else "data:image/webp;base64," + base64.b64encode(image).decode(),
+            sample=place < sample,
         )
-        for row, image in zip(table.to_pylist(), images, strict=True)
+        for place, (row, image) in enumerate(zip(table.to_pylist(), images, strict=True))
     ]
 
 

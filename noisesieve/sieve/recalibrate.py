@@ -1,0 +1,56 @@
+"""Recalibration: people's decisions correct the probabilities of a run.
+
+logit P' = shift + slope * logit P. With no decision nothing changes: shift and slope have a prior, whose spread was
+found on sets with known labels (noisesieve/bench/README.md). P' never rises along the ranking, since P does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from noisesieve.core.records import Bools, Floats
+
+SHIFT_SPREAD, SLOPE_SPREAD = 1.5, 0.4  # standard deviations of the shift, and of the logarithm of the slope
+SHIFTS = np.linspace(-5.0, 5.0, 201)
+SLOPES = np.exp(np.linspace(-1.2, 1.2, 49))
+SUREST = 1e-4  # probabilities are clamped to this distance from 0 and 1
+BLOCK = 500  # decisions at a time
+
+
+@dataclass(frozen=True)
+class Recalibration:
+    """What was fitted to the decisions."""
+
+    shift: float
+    slope: float
+    decisions: int
+
+    def apply(self, probability: Floats) -> Floats:
+        """Return the corrected probabilities; 0 stays 0."""
+        logits = self.shift + self.slope * _logit(probability)
+        return np.where(probability > 0, 1 / (1 + np.exp(-logits)), 0.0)
+
+    def undo(self, probability: Floats) -> Floats:
+        """Return the probabilities as they were before."""
+        logits = (_logit(probability) - self.shift) / self.slope
+        return np.where(probability > 0, 1 / (1 + np.exp(-logits)), 0.0)
+
+
+def recalibrate(probability: Floats, wrong: Bools) -> Recalibration:
+    """Fit shift and slope to decided rows: their probabilities before, and whether their label was wrong."""
+    shifts, slopes = SHIFTS[:, None, None], SLOPES[None, :, None]
+    score = -np.square(SHIFTS / SHIFT_SPREAD)[:, None] / 2 - np.square(np.log(SLOPES) / SLOPE_SPREAD)[None] / 2
+    for start in range(0, len(wrong), BLOCK):
+        signed = np.where(wrong[start : start + BLOCK], 1.0, -1.0)
+        logits = shifts + slopes * _logit(probability[start : start + BLOCK])
+        score = score - np.logaddexp(0.0, -signed * logits).sum(axis=2)
+    shift, slope = np.unravel_index(int(score.argmax()), score.shape)
+    return Recalibration(float(SHIFTS[shift]), float(SLOPES[slope]), len(wrong))
+
+
+def _logit(probability: Floats) -> Floats:
+    clipped = np.clip(probability, SUREST, 1 - SUREST)
+    found: Floats = np.log(clipped) - np.log1p(-clipped)
+    return found
