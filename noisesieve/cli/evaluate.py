@@ -12,9 +12,11 @@ from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
-    from noisesieve.commands.evaluate import Evaluation, PlantedEvaluation
+    from noisesieve.commands.evaluate import DecidedEvaluation, Evaluation, PlantedEvaluation
 
 CLASSES_SHOWN = 20
 
@@ -35,7 +37,7 @@ def evaluate(
     Example: noisesieve evaluate my-run --truth truth.csv
     """
     settings = build_settings(EvaluateSettings, options)
-    from noisesieve.commands.evaluate import Evaluation
+    from noisesieve.commands.evaluate import Evaluation, PlantedEvaluation
     from noisesieve.commands.evaluate import evaluate as evaluate_run
 
     with running(quiet, hint=RESUMES) as session:
@@ -45,8 +47,10 @@ def evaluate(
             print_json(found)
         elif isinstance(found, Evaluation):
             _show(console(stderr=False), found, quiet=quiet)
+        elif isinstance(found, PlantedEvaluation):
+            _show_planted(console(stderr=False), found, run, quiet=quiet)
         else:
-            _show_planted(console(stderr=False), found, quiet=quiet)
+            _show_decided(console(stderr=False), found, run, quiet=quiet)
 
 
 def _show(out: Console, found: Evaluation, *, quiet: bool) -> None:
@@ -107,33 +111,61 @@ def _show(out: Console, found: Evaluation, *, quiet: bool) -> None:
         out.print(plain_text(f"Chart: {found.picture}"), soft_wrap=True)
 
 
-def _show_planted(out: Console, found: PlantedEvaluation, *, quiet: bool) -> None:
+def _show_planted(out: Console, found: PlantedEvaluation, run: Path, *, quiet: bool) -> None:
     from noisesieve.cli.terminal import plain_text
 
-    row = found.corrupted
-    low, high = found.recall_interval
-    low_precision, high_precision = found.precision_interval
-    at_own = found.precision_at_own_rate
+    rate, where = (
+        found.noise_rate,
+        "the decisions" if found.noise_rate_from == "decisions" else "the run's own estimate",
+    )
     lines = [
-        f"{row.right:,} of {found.planted:,} planted flips are flagged: recall {_number(row.recall)} "
-        f"(95 % interval {low:.2f} to {high:.2f})",
-        f"{row.flagged - row.right:,} other rows that were clean are flagged: precision "
-        f"{_number(row.precision)} (95 % interval {low_precision:.2f} to {high_precision:.2f})",
+        f"{found.found:,} of {found.planted:,} planted flips are flagged: recall {found.recall:.3f} "
+        f"{_interval(found.recall_interval)}",
+        f"{found.flagged:,} of {found.unplanted:,} other rows are flagged: precision {_number(found.precision)} "
+        f"{_interval(found.precision_interval)}",
     ]
     if not quiet:
         lines += [
-            f"At the estimated noise rate ({found.own_rate:.1%}) this is a precision of {_number(at_own)}: "
-            f"{found.false_alarm_rate:.2%} of clean rows are flagged.",
-            f"Average precision {_number(found.average_precision)}, calibration error "
-            f"{found.calibration.ece:.3f}; {found.suspects_found_again:,} of {found.suspects:,} suspects "
-            "are flagged again.",
-            "This is an estimate: rows that the first scan flagged take no part, and wrong labels that it missed "
-            "count as false alarms.",
+            f"The precision follows from the noise rate, {rate.value or 0:.1%} ({rate.low:.1%} to {rate.high:.1%}) by "
+            f"{where}. {found.suspects_found_again:,} of {found.suspects:,} suspects are flagged again.",
         ]
-    for name in found.lost_classes:
-        lines.insert(0, f"NOT VALID: every row of class {name!r} is flagged, so flips into it are always found.")
+        if found.noise_rate_from == "estimate":
+            lines.append(
+                "A mistake that the model makes again and again looks like label noise until a person looks: "
+                f"noisesieve review {run} --probe 30"
+            )
     for line in lines:
-        out.print(plain_text(line, "bold" if line.startswith("NOT VALID") else ""))
+        out.print(plain_text(line))
+
+
+def _show_decided(out: Console, found: DecidedEvaluation, run: Path, *, quiet: bool) -> None:
+    from noisesieve.cli.terminal import plain_text
+
+    seen, rate = found.judgement, found.judgement.noise_rate
+    which = "of the random sample" if seen.from_sample else "that were decided (not a random sample)"
+    precision = seen.precision
+    lines = [
+        f"{seen.decided:,} decisions, {seen.sampled:,} of them on the random sample: {seen.wrong:,} labels are wrong",
+        f"precision: {_number(precision.value)} {_interval((precision.low, precision.high))} "
+        f"by {precision.rows:,} flagged rows {which}",
+    ]
+    if seen.recall is not None and rate is not None:
+        lines += [
+            f"recall: {_number(seen.recall.value)} {_interval((seen.recall.low, seen.recall.high))}",
+            f"noise rate: {_number(rate.value)} {_interval((rate.low, rate.high))}",
+        ]
+    elif not quiet:
+        lines.append(f"Recall needs a random sample: noisesieve review {run} --probe 30")
+    if not quiet:
+        change = f"{found.estimated_before:.1%} to {found.estimated_after:.1%}"
+        said = "corrected by these decisions" if found.updated else "--update would correct them"
+        lines.append(f"The run's probabilities: {said}; the estimated noise rate goes from {change}.")
+    for line in lines:
+        out.print(plain_text(line))
+
+
+def _interval(bounds: tuple[float, float]) -> str:
+    return f"(95 % interval {bounds[0]:.2f} to {bounds[1]:.2f})"
 
 
 def _number(value: float | None) -> str:

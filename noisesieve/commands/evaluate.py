@@ -1,63 +1,58 @@
-"""`noisesieve evaluate`: compare a run with known right labels, or with label errors planted for the purpose.
-
-With `--plant`, known flips are planted into clean rows of the run, with the label pairs of the run's own
-suspects, and the dataset is scanned again with the same settings. The result is an estimate: rows that the first scan
-flagged take no part (some of them are false alarms), and wrong labels that it missed count as false alarms when the
-second scan finds them.
-"""
+"""`noisesieve evaluate`: measure a run against right labels, people's decisions, or planted label errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from noisesieve import decisions
 from noisesieve.bench import truth
 from noisesieve.bench.chart import draw_evaluation
 from noisesieve.bench.evaluation import EvaluatedRows, Evaluation, evaluate_rows, labelled_rows
-from noisesieve.bench.metrics import Calibration, Detection, average_precision, calibration, detection
-from noisesieve.commands._open_run import require_same_rows, settings_of_run
-from noisesieve.commands.scan import scan
+from noisesieve.commands._open_run import index_of_run
+from noisesieve.commands._plant import PlantedEvaluation, evaluate_by_planting
+from noisesieve.commands.review import write_review
+from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import InputError, OutputError
-from noisesieve.core.files import atomic_write, digest
-from noisesieve.core.intervals import wilson_interval
+from noisesieve.core.files import atomic_write, locked, write_json
 from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.progress import Session
-from noisesieve.core.records import Bools, Index, Ints
-from noisesieve.report import Report, read_report
+from noisesieve.core.records import Recalibration
+from noisesieve.decisions.judge import Judgement, judge, wrong_labels
+from noisesieve.report import Report, RunFolder, read_report, summarize, write_table
+from noisesieve.sieve.recalibrate import apply_shift, recalibrate, undo_shift
 
-__all__ = ["Evaluation", "PlantedEvaluation", "draw_flips", "evaluate"]
+__all__ = ["DecidedEvaluation", "Evaluation", "PlantedEvaluation", "evaluate"]
 
 
 @dataclass(frozen=True)
-class PlantedEvaluation:
-    """A second scan against the flips that were planted for it, on the rows that were clean before."""
+class DecidedEvaluation:
+    """A run against people's decisions. `recalibration` is what the decisions change; `updated` if the run has it."""
 
     run: str
-    planted: int
-    measured: int
-    corrupted: Detection
-    recall_interval: tuple[float, float]
-    precision_interval: tuple[float, float]
-    false_alarm_rate: float
-    precision_at_own_rate: float | None
-    own_rate: float
-    average_precision: float | None
-    calibration: Calibration
-    suspects_found_again: int
-    suspects: int
-    lost_classes: list[str]  # every row is flagged: flips into them are always found, so the figures mean nothing
+    judgement: Judgement
+    recalibration: Recalibration
+    estimated_before: float  # the estimated noise rate
+    estimated_after: float
+    updated: bool
 
 
-def evaluate(run: Path, settings: EvaluateSettings, *, session: Session) -> Evaluation | PlantedEvaluation:
-    """Evaluate a run with right labels, or with planted flips."""
+def evaluate(
+    run: Path, settings: EvaluateSettings, *, session: Session
+) -> Evaluation | PlantedEvaluation | DecidedEvaluation:
+    """Evaluate a run with right labels, with decisions, or with planted flips."""
     report = read_report(run)
-    if settings.plant is None:
-        return _evaluate_with_truth(report, settings, session)
-    return _evaluate_by_planting(report, settings, settings.plant, session)
+    outcomes = _outcomes(report, settings)
+    if settings.plant is not None:
+        sampled = {row for row, outcome in outcomes.items() if outcome.sampled}
+        judgement = judge(report, outcomes, sampled) if outcomes else None
+        return evaluate_by_planting(report, settings, settings.plant, judgement, session)
+    if settings.decisions:
+        return _evaluate_with_decisions(report, outcomes, settings, session)
+    return _evaluate_with_truth(report, settings, session)
 
 
 def _evaluate_with_truth(report: Report, settings: EvaluateSettings, session: Session) -> Evaluation:
@@ -78,89 +73,63 @@ def _evaluate_with_truth(report: Report, settings: EvaluateSettings, session: Se
     return replace(found, picture=str(target))
 
 
-def _evaluate_by_planting(
-    report: Report, settings: EvaluateSettings, share: float, session: Session
-) -> PlantedEvaluation:
-    """Plant flips into `share` of the clean rows, scan again, and measure on the rows that were clean before."""
-    scanned, seed = settings_of_run(report, settings.data, settings.root), settings.seed
-    clean = report.verdicts == "clean"
-    chosen, labels = draw_flips(report, clean, share=share, seed=seed)
-    mark = digest({"run": report.facts.settings, "data": report.facts.fingerprint})[:8]
-    folder = report.path.parent / f"planted-{share:g}-seed-{seed}-{mark}"  # one folder per run that was evaluated
-    session.note(f"{len(chosen):,} flips planted into {int(clean.sum()):,} clean rows; scanning into {folder}.")
-    again = scan(
-        replace(scanned, output=folder, review=False),
-        session=session,
-        change=_relabel(report, chosen, labels),
+def _outcomes(report: Report, settings: EvaluateSettings) -> dict[int, decisions.Outcome]:
+    """Return what was decided, by row."""
+    if not settings.decisions:
+        return {}
+    entries = [entry for file in settings.decisions for entry in decisions.read_decisions(file).decisions]
+    outcomes, _ = decisions.resolve(report, entries, root=report.path.parent, new_classes=True)
+    return outcomes
+
+
+def _evaluate_with_decisions(
+    report: Report, outcomes: dict[int, decisions.Outcome], settings: EvaluateSettings, session: Session
+) -> DecidedEvaluation:
+    """Return precision and recall by the decisions, and correct the run's probabilities if that is asked for."""
+    rows, wrong = wrong_labels(report, outcomes)
+    if not len(rows):
+        raise InputError("The files have no decision on a usable image.", "Decide something first.")
+    now = report.table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
+    known, earlier = ~np.isnan(now), report.summary.recalibration
+    before = now if earlier is None else np.where(known, undo_shift(now, earlier), now)
+    usable = known[rows]
+    found = recalibrate(before[rows[usable]], wrong[usable])
+    after = np.where(known, apply_shift(before, found), np.nan)
+    if settings.update:
+        _update(report, pa.array(after, pa.float32(), from_pandas=True), found, session)
+    sampled = {row for row, outcome in outcomes.items() if outcome.sampled}
+    return DecidedEvaluation(
+        run=str(report.path.parent),
+        judgement=judge(report, outcomes, sampled),
+        recalibration=found,
+        estimated_before=float(before[known].mean()),
+        estimated_after=float(after[known].mean()),
+        updated=settings.update,
     )
-    assert again is not None  # there is one process
-    planted = np.zeros(len(clean), dtype=np.bool_)
-    planted[chosen] = True
-    return _measure_planted(report, again, planted, clean)
 
 
-def draw_flips(report: Report, clean: Bools, *, share: float, seed: int) -> tuple[Ints, list[str]]:
-    """Choose clean rows and new labels; pairs are sampled in proportion to their count among suspects, plus one."""
-    classes: list[str] = report.facts.classes
-    number = {name: i for i, name in enumerate(classes)}
-    rows = np.flatnonzero(clean)
-    count = round(share * len(rows))
-    if count == 0:
-        raise InputError(f"{share:.1%} of {len(rows):,} clean rows is less than one row.", "Plant a larger share.")
-    rng = np.random.default_rng(seed)
-    chosen = np.sort(rng.choice(rows, count, replace=False)).astype(np.int64)
-    odds = np.ones((len(classes), len(classes)))  # row: suggested class; column: given class
-    suspects = report.corrupted
-    for given, suggested in zip(suspects["label"].to_pylist(), suspects["suggested_label"].to_pylist(), strict=True):
-        if suggested is not None:
-            odds[number[suggested], number[given]] += 1
-    np.fill_diagonal(odds, 0.0)
-    steps = np.cumsum(odds / odds.sum(axis=1, keepdims=True), axis=1)
-    given = report.table["label"].take(pa.array(chosen)).to_pylist()
-    shown = np.array([number[label] for label in given], dtype=np.int64)
-    drawn = (steps[shown] < rng.random(count)[:, None]).sum(axis=1).clip(max=len(classes) - 1)
-    return chosen, [classes[i] for i in drawn.tolist()]
-
-
-def _relabel(report: Report, chosen: Ints, labels: list[str]) -> Callable[[Index], Index]:
-    def change(index: Index) -> Index:
-        require_same_rows(report, index)
-        changed = list(index.labels)
-        for row, label in zip(chosen.tolist(), labels, strict=True):
-            changed[row] = label
-        trusted = index.trusted
-        if trusted is not None:  # a trusted row is never flagged, so a flip there could not be found
-            trusted = trusted.copy()
-            trusted[chosen] = False
-        return replace(index, labels=changed, trusted=trusted)
-
-    return change
-
-
-def _measure_planted(before: Report, after: Report, planted: Bools, clean: Bools) -> PlantedEvaluation:
-    verdict = after.verdicts
-    rows = np.flatnonzero(clean & (verdict != "unreadable"))
-    wrong, flagged = planted[rows], verdict[rows] == "corrupted"
-    found = detection(flagged, wrong)
-    part = after.table.take(pa.array(rows))
-    suspects = before.verdicts == "corrupted"
-    false_rate = int((flagged & ~wrong).sum()) / max(1, int((~wrong).sum()))
-    rate = before.summary.estimated_noise_rate.value or 0.0
-    hits = rate * (found.recall or 0.0)
-    probabilities = part["corruption_probability"].to_numpy().astype(np.float64)
-    return PlantedEvaluation(
-        run=str(after.path.parent),
-        planted=found.wanted,
-        measured=len(rows),
-        corrupted=found,
-        recall_interval=wilson_interval(found.right, found.wanted),
-        precision_interval=wilson_interval(found.right, found.flagged),
-        false_alarm_rate=false_rate,
-        precision_at_own_rate=hits / (hits + (1 - rate) * false_rate) if hits else None,
-        own_rate=rate,
-        average_precision=average_precision(-part["rank"].to_numpy().astype(np.float64), wrong),
-        calibration=calibration(probabilities, wrong),
-        suspects_found_again=int((verdict[suspects] == "corrupted").sum()),
-        suspects=int(suspects.sum()),
-        lost_classes=[row.label for row in before.summary.classes if row.of and row.rows == row.of],
+def _update(report: Report, probability: pa.Array, found: Recalibration, session: Session) -> None:
+    """Write the corrected probabilities into report, summary and page. No verdict and no rank changes."""
+    place = report.table.column_names.index("corruption_probability")
+    table = report.table.set_column(place, report.table.schema.field(place), probability)
+    old, folder = report.summary, report.path.parent
+    summary = summarize(
+        table,
+        classes=report.facts.classes,
+        undecided=old.undecided,
+        training=old.training,
+        group_by=None if old.groups is None else old.groups.column,
+        recalibration=found,
     )
+    with locked(folder):
+        RunFolder(folder).replace(
+            {
+                "report.parquet": lambda path: write_table(table, path, report.facts.to_document()),
+                "summary.json": lambda path: write_json(path, summary.to_document()),
+            }
+        )
+    page = folder / "review.html"
+    if page.exists():
+        changed = Report(table, report.facts, report.path, summary)
+        limit, least = ReviewSettings.limit, ReviewSettings.min_probability
+        write_review(changed, index_of_run(report), page, limit=limit, least=least, session=session)

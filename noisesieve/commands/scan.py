@@ -218,7 +218,12 @@ def _brought_up_to_date(
     table = with_waivers(report.table, waived)
     column = settings.group_by or (None if grouped is None else grouped.column)
     summary = summarize(
-        table, classes=report.facts.classes, undecided=old.undecided, training=old.training, group_by=column
+        table,
+        classes=report.facts.classes,
+        undecided=old.undecided,
+        training=old.training,
+        group_by=column,
+        recalibration=old.recalibration,
     )
     run.replace(
         {

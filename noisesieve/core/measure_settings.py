@@ -87,6 +87,18 @@ class BenchSettings(Settings):
                 raise UsageError(f"--methods {name}: unknown.", f"Choose {', '.join(BENCH_METHODS)}.")
 
 
+def decisions_option(text: str) -> tuple[Path, ...]:
+    """Declare --decisions: one or more decision files."""
+    declared: tuple[Path, ...] = option(
+        (),
+        f"{text}: decisions.csv of the review page, or several files with commas.",
+        DATA,
+        parse=parse_paths,
+        metavar="FILES",
+    )
+    return declared
+
+
 @dataclass(frozen=True)
 class EvaluateSettings(Settings):
     """One `noisesieve evaluate`."""
@@ -94,11 +106,13 @@ class EvaluateSettings(Settings):
     truth: TruthSettings = field(default_factory=TruthSettings)
     plant: float | None = option(
         None,
-        "Without right labels: flip this share of the clean rows, scan again, measure.",
+        "Without right labels: flip this share of the rows, scan again, measure.",
         DATA,
         parse=parse_share,
         metavar="SHARE",
     )
+    decisions: tuple[Path, ...] = decisions_option("Measure by people's decisions")
+    update: bool = option(False, "With --decisions: correct the run's probabilities by them.", OUTPUT)
     seed: int = option(0, "With --plant: seed of the flips.", DATA, least=0, most=2**63 - 1)
     data: Path | None = option(None, "With --plant: new path of the dataset, if it was moved.", DATA)
     root: Path | None = option(None, "With --plant: new folder of a table's images, if moved.", DATA)
@@ -110,6 +124,12 @@ class EvaluateSettings(Settings):
         super().__post_init__()
         if self.picture is not None and self.picture.suffix.lower() != ".svg":
             raise UsageError(f"--picture {self.picture}: the chart is an SVG.", "Choose a name that ends in .svg.")
+        if self.update and (not self.decisions or self.plant is not None):
+            raise UsageError("--update: corrects probabilities by decisions.", "Give them with --decisions.")
+        if self.decisions and (self.truth.truth is not None or self.truth.truth_column is not None):
+            raise UsageError("--decisions are the truth here.", "Leave --truth and --truth-column out.")
+        if self.decisions and self.picture is not None:
+            raise UsageError("--decisions draws no chart.", "Leave --picture out.")
         if self.plant is None:
             if self.data is not None or self.root is not None:
                 raise UsageError("--data and --root are only for --plant.", "Leave them out.")

@@ -223,3 +223,10 @@ def parse_names(text: str, flag: str) -> tuple[str, ...]:
     if not names:
         raise UsageError(f"{flag} is empty.", "Give some names, or leave it out for all.")
     return names
+
+
+def parse_paths(text: str, flag: str) -> tuple[Path, ...]:
+    """Parse a comma-separated list of files; a name with a comma is found if it is the only one."""
+    if Path(text).exists():
+        return (Path(text),)
+    return tuple(Path(name) for name in parse_names(text, flag))

@@ -158,6 +158,15 @@ class LossEvidence(Agreement):
 
 
 @dataclass(frozen=True)
+class Recalibration:
+    """How decisions corrected the probabilities of a run: logit P' = shift + slope * logit P."""
+
+    shift: float
+    slope: float
+    decisions: int
+
+
+@dataclass(frozen=True)
 class JudgeEvidence:
     """How often a model predicts the given label of rows that it was not trained on."""
 

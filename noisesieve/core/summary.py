@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from noisesieve.core.files import Document, Json
 from noisesieve.core.recipes import Recipe, recipe_from_document, recipe_to_document
-from noisesieve.core.records import DepthEvidence, JudgeEvidence, LossEvidence, TrainingFacts
+from noisesieve.core.records import DepthEvidence, JudgeEvidence, LossEvidence, Recalibration, TrainingFacts
 
 SCHEMA_VERSION = 1  # of report.parquet, summary.json and run.json
 VAGUE = 0.15  # width of an interval of the noise rate above which there are too few rows to tell
@@ -153,6 +153,7 @@ class Summary:
     unreadable_rows: list[UnreadableRow]
     duplicates: Duplicates
     training: TrainingSummary
+    recalibration: Recalibration | None = None  # by decisions, with `evaluate --update` or `scan --decisions`
 
     def to_document(self) -> Document:
         """Return summary.json."""
@@ -176,6 +177,9 @@ class Summary:
             suspects=[_typed(TopSuspect, row) for row in document["suspects"]],
             unreadable_rows=[_typed(UnreadableRow, row) for row in document["unreadable_rows"]],
             duplicates=_typed(Duplicates, document["duplicates"]),
+            recalibration=(
+                None if document["recalibration"] is None else _typed(Recalibration, document["recalibration"])
+            ),
             training=TrainingSummary(
                 _training_facts(training), training["device"], recipe_from_document(training["recipe"])
             ),

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from noisesieve.core.intervals import noise_rate_interval
-from noisesieve.core.records import Bools, Floats, Ints
+from noisesieve.core.records import Bools, Floats, Ints, Recalibration
 from noisesieve.core.summary import (
     Budget,
     ClassFlagged,
@@ -35,7 +35,13 @@ BUDGETS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)  # rows that a r
 
 
 def summarize(
-    table: pa.Table, *, classes: list[str], undecided: int, training: TrainingSummary, group_by: str | None = None
+    table: pa.Table,
+    *,
+    classes: list[str],
+    undecided: int,
+    training: TrainingSummary,
+    group_by: str | None = None,
+    recalibration: Recalibration | None = None,
 ) -> Summary:
     """Return counts, the noise rate, classes, confusions, duplicates, and the facts of the training."""
     verdict = table["verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
@@ -65,6 +71,7 @@ def summarize(
         unreadable_rows=unreadable_rows(table),
         duplicates=_duplicates(table),
         training=training,
+        recalibration=recalibration,
     )
 
 

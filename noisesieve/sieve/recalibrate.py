@@ -6,11 +6,9 @@ found on sets with known labels (noisesieve/bench/README.md). P' never rises alo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from noisesieve.core.records import Bools, Floats
+from noisesieve.core.records import Bools, Floats, Recalibration
 
 SHIFT_SPREAD, SLOPE_SPREAD = 1.5, 0.4  # standard deviations of the shift, and of the logarithm of the slope
 SHIFTS = np.linspace(-5.0, 5.0, 201)
@@ -19,23 +17,14 @@ SUREST = 1e-4  # probabilities are clamped to this distance from 0 and 1
 BLOCK = 500  # decisions at a time
 
 
-@dataclass(frozen=True)
-class Recalibration:
-    """What was fitted to the decisions."""
+def apply_shift(probability: Floats, found: Recalibration) -> Floats:
+    """Return the corrected probabilities; 0 stays 0."""
+    return _from_logit(found.shift + found.slope * _logit(probability), probability)
 
-    shift: float
-    slope: float
-    decisions: int
 
-    def apply(self, probability: Floats) -> Floats:
-        """Return the corrected probabilities; 0 stays 0."""
-        logits = self.shift + self.slope * _logit(probability)
-        return np.where(probability > 0, 1 / (1 + np.exp(-logits)), 0.0)
-
-    def undo(self, probability: Floats) -> Floats:
-        """Return the probabilities as they were before."""
-        logits = (_logit(probability) - self.shift) / self.slope
-        return np.where(probability > 0, 1 / (1 + np.exp(-logits)), 0.0)
+def undo_shift(probability: Floats, found: Recalibration) -> Floats:
+    """Return the probabilities as they were before."""
+    return _from_logit((_logit(probability) - found.shift) / found.slope, probability)
 
 
 def recalibrate(probability: Floats, wrong: Bools) -> Recalibration:
@@ -54,3 +43,7 @@ def _logit(probability: Floats) -> Floats:
     clipped = np.clip(probability, SUREST, 1 - SUREST)
     found: Floats = np.log(clipped) - np.log1p(-clipped)
     return found
+
+
+def _from_logit(logits: Floats, probability: Floats) -> Floats:
+    return np.where(probability > 0, 1 / (1 + np.exp(-logits)), 0.0)
