@@ -39,9 +39,8 @@ def review(
     page, suspects = result.page, result.suspects
     with results():
         if as_json:
-            print(
-                json.dumps({"output": str(page), "suspects": suspects, "shown": result.shown, "sample": result.sample})
-            )
+            counts = {"suspects": suspects, "shown": result.shown, "sample": result.sample}
+            print(json.dumps({"output": str(page), **counts}))
         elif quiet:
             print(page)
         else:
@@ -52,9 +51,7 @@ def review(
                 less = f"{settings.min_probability:.0%} (--min-probability 0 shows them too)"
                 print(f"{unlikely:,} more {'is' if unlikely == 1 else 'are'} flagged, but wrong with less than {less}.")
             if result.sample:
-                print(
-                    f"First comes a random sample of {result.sample:,} rows. Decide all of them, then measure the run:"
-                )
+                print(f"A random sample of {result.sample:,} rows comes first. Decide all of it, then measure the run:")
                 print(f"  {shlex.join(['noisesieve', 'evaluate', str(run), '--decisions', 'decisions.csv'])}")
             print("When you have decided, download decisions.csv from the page, then run:")
             print(f"  {shlex.join(['noisesieve', 'apply', str(run), 'decisions.csv', '-o', 'corrected.csv'])}")

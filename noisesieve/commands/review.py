@@ -77,9 +77,8 @@ def write_review(
         longest=THUMBNAIL,
     )
     images = dict(zip(inside.tolist(), thumbnails, strict=True))
-    text = render_page(
-        build_page_data(report, rows, [images.get(row) for row in rows.tolist()], least, sample=len(first))
-    )
+    shown = [images.get(row) for row in rows.tolist()]
+    text = render_page(build_page_data(report, rows, shown, least, sample=len(first)))
     with atomic_write(page) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
     if lost := sum(thumbnail is None for thumbnail in thumbnails):

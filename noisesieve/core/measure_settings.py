@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from noisesieve.core.errors import UsageError
-from noisesieve.core.options import REQUIRED, Settings, option, parse_names, parse_share
+from noisesieve.core.options import REQUIRED, Settings, option, parse_names, parse_paths, parse_share
 from noisesieve.core.settings import (
     DATA,
     NETWORK,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import shutil
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 import noisesieve as ns
+from noisesieve.bench.metrics import calibration
 from noisesieve.commands._open_run import settings_of_run
-from noisesieve.commands.evaluate import draw_flips
+from noisesieve.commands._plant import draw_flips
+from noisesieve.decisions.judge import draw_probe
+from noisesieve.sieve.recalibrate import apply_shift, recalibrate, undo_shift
 from tests.conftest import QUICK_OPTIONS, SAMPLE, Run, few_digits, validate
 from tests.runs import built_once, scan_few_digits
 
@@ -109,25 +114,32 @@ def test_without_any_truth_the_next_step_is_said(inside: Run, digits: tuple[Path
     assert inside("evaluate", digits[1], "--plant", "0").returncode == 2
 
 
-def test_planted_flips_are_measured_on_the_rows_that_were_clean(inside: Run, digits: tuple[Path, Path]) -> None:
+def test_flips_are_planted_over_all_rows(inside: Run, digits: tuple[Path, Path]) -> None:
     done = inside("evaluate", digits[1], "--plant", "5%", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     validate(found, "planted")
     report = ns.read_report(digits[1])
-    clean = pc.equal(report.table["verdict"].cast(pa.string()), "clean").to_numpy()
-    assert found["planted"] == round(0.05 * clean.sum())
+    readable = report.verdicts != "unreadable"
+    assert found["planted"] == round(0.05 * readable.sum())
     again = ns.read_report(found["run"])
-    chosen, labels = draw_flips(report, clean, share=0.05, seed=0)
+    chosen, labels = draw_flips(report, readable, share=0.05, seed=0)
     before, after = report.table["label"].to_pylist(), again.table["label"].to_pylist()
     changed = [i for i, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
     assert changed == chosen.tolist()
     assert [after[i] for i in changed] == labels
+    suggested = report.table["suggested_label"].to_pylist()
+    assert all(suggested[row] != label for row, label in zip(changed, labels, strict=True))
     assert again.facts.settings["wishes"] == report.facts.settings["wishes"]
     low, high = found["recall_interval"]
-    assert low <= found["corrupted"]["recall"] <= high
+    assert low <= found["recall"] <= high
+    rate = found["noise_rate"]["value"]
+    assert found["precision"] == pytest.approx(min(1, rate * found["recall"] * found["unplanted"] / found["flagged"]))
+    low, high = found["precision_interval"]
+    assert low <= found["precision"] <= high
     shown = inside("evaluate", digits[1], "--plant", "5%")  # the second time it is there already
     assert "planted flips are flagged: recall" in shown.stdout
+    assert "--probe 30" in shown.stdout
     assert "finished already" in shown.stderr
 
 
@@ -198,31 +210,94 @@ def test_a_truth_of_other_classes_is_refused_and_a_few_strangers_are_named(
     assert "'eleven'" in done.stderr
 
 
-def test_a_run_that_lost_a_class_proves_nothing_by_planting() -> None:
-    from io import StringIO
+def decide(run: Path, rows: list[int], right: dict[str, str], file: Path, *, sampled: bool) -> Path:
+    """Write decisions.csv with the right labels of some rows, as the page would."""
+    table = ns.read_report(run).table
+    ids, given = table["id"].to_pylist(), table["label"].to_pylist()
+    with file.open("w", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerow(["id", "given", "decision", "label", "run", "sample"])
+        for row in rows:
+            word = "keep" if right[ids[row]] == given[row] else "relabel"
+            writer.writerow([ids[row], given[row], word, right[ids[row]], "x", "yes" if sampled else ""])
+    return file
 
-    from rich.console import Console
 
-    from noisesieve.bench.metrics import Calibration, Detection
-    from noisesieve.cli.evaluate import _show_planted
-    from noisesieve.commands.evaluate import PlantedEvaluation
-
-    found = PlantedEvaluation(
-        run="run",
-        planted=1,
-        measured=2,
-        corrupted=Detection(1, 1, 1, 1.0, 1.0, 1.0),
-        recall_interval=(0.2, 1.0),
-        precision_interval=(0.2, 1.0),
-        false_alarm_rate=0.0,
-        precision_at_own_rate=1.0,
-        own_rate=0.1,
-        average_precision=1.0,
-        calibration=Calibration(0.0, 0.0, []),
-        suspects_found_again=0,
-        suspects=0,
-        lost_classes=["cat"],
+def test_decisions_on_a_random_sample_measure_and_correct_a_run(
+    inside: Run, digits: tuple[Path, Path], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(digits[1], run)
+    right = dict(line.split(",") for line in (SAMPLE / "truth.csv").read_text().splitlines()[1:])
+    report = ns.read_report(run)
+    rows = draw_probe(report, 60, seed=0)
+    assert len(set(rows.tolist())) == 60
+    file = decide(run, rows.tolist(), right, tmp_path / "d.csv", sampled=True)
+    done = inside("evaluate", run, "--decisions", file, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    validate(found, "decided")
+    seen = found["judgement"]
+    assert (seen["decided"], seen["sampled"], seen["from_sample"]) == (60, 60, True)
+    ids, given = report.table["id"].to_pylist(), report.table["label"].to_pylist()
+    wrong = np.array([right[name] != label for name, label in zip(ids, given, strict=True)])
+    flagged = report.verdicts == "corrupted"
+    for name, true in (
+        ("precision", wrong[flagged].mean()),
+        ("recall", flagged[wrong].mean()),
+        ("noise_rate", wrong.mean()),
+    ):
+        assert seen[name]["low"] - 0.02 <= true <= seen[name]["high"] + 0.02, name
+    before = report.table["corruption_probability"].to_pylist()
+    done = inside("evaluate", run, "--decisions", file, "--update")
+    assert done.returncode == 0, done.stderr
+    assert "corrected by these decisions" in done.stdout
+    after = ns.read_report(run)
+    assert after.summary.recalibration is not None
+    assert after.verdicts.tolist() == report.verdicts.tolist()
+    again = inside("evaluate", run, "--decisions", file, "--update", "--json")  # a second time changes nothing
+    assert json.loads(again.stdout)["recalibration"] == found["recalibration"]
+    assert ns.read_report(run).table["corruption_probability"].to_pylist() == pytest.approx(
+        after.table["corruption_probability"].to_pylist(), abs=1e-3
     )
-    out = StringIO()
-    _show_planted(Console(file=out, width=80), found, quiet=True)
-    assert out.getvalue().startswith("NOT VALID")
+    assert after.table["corruption_probability"].to_pylist() != before
+
+
+def test_decisions_that_are_no_sample_say_so(inside: Run, digits: tuple[Path, Path], tmp_path: Path) -> None:
+    right = dict(line.split(",") for line in (SAMPLE / "truth.csv").read_text().splitlines()[1:])
+    first = ns.read_report(digits[1]).corrupted["row"].to_pylist()[:5]
+    file = decide(digits[1], first, right, tmp_path / "d.csv", sampled=False)
+    done = inside("evaluate", digits[1], "--decisions", file)
+    assert done.returncode == 0, done.stderr
+    assert "not a random sample" in done.stdout
+    assert "Recall needs a random sample" in done.stdout
+    for words in (("--update",), ("--decisions", file, "--truth", "t.csv"), ("--decisions", tmp_path / "none.csv")):
+        assert inside("evaluate", digits[1], *words).returncode in (2, 3)
+
+
+def test_a_page_with_a_random_sample_has_it_first(inside: Run, digits: tuple[Path, Path], tmp_path: Path) -> None:
+    page = tmp_path / "p.html"
+    done = inside("review", digits[1], "--probe", "12", "-o", page)
+    assert done.returncode == 0, done.stderr
+    assert "random sample of 12 rows" in done.stdout
+    data = json.loads(page.read_text().partition('id="data">')[2].partition("</script>")[0])
+    marks = [suspect["sample"] for suspect in data["suspects"]]
+    assert marks[:12] == [True] * 12
+    assert not any(marks[12:])
+    names = [suspect["id"] for suspect in data["suspects"]]
+    assert len(names) == len(set(names))
+
+
+def test_recalibration_halves_the_error_of_probabilities_that_are_too_high() -> None:
+    rng = np.random.default_rng(0)
+    said = rng.uniform(0.3, 0.99, 4000)
+    odds = np.log(said / (1 - said)) - 2
+    wrong = rng.random(4000) < 1 / (1 + np.exp(-odds))
+    errors = []
+    for seed in range(10):
+        chosen = np.random.default_rng(seed).choice(4000, 30, replace=False)
+        found = recalibrate(said[chosen], wrong[chosen])
+        errors.append(calibration(apply_shift(said, found), wrong).ece)
+        assert np.allclose(undo_shift(apply_shift(said, found), found), said, atol=1e-6)
+    assert np.median(errors) <= calibration(said, wrong).ece / 2
+    assert recalibrate(said[:0], wrong[:0]).shift == pytest.approx(0.0, abs=1e-9)
