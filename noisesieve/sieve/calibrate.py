@@ -15,6 +15,7 @@ FEWEST = 20  # with fewer suspects or fewer clean rows no mixture is fitted
 ROUNDS = 100
 MISTAKEN_AT = 0.245  # disagreement at which the fitted curve would expect no suspect to be wrong
 MOST_MISTAKEN = 0.5  # largest expected share of mistakes; the curve was not measured beyond
+FALSE_ALARMS = 0.9  # share of right labels that are flagged, by the square of the network's own error
 FALL = 0.75  # exponent of the decrease of P(wrong) along the ranking of suspects
 KNOTS = 16  # of the calibration curve, on either side of the verdict
 LARGEST_LOGIT = 16.0  # log-odds are clamped to this absolute value
@@ -25,25 +26,29 @@ MANY_CLASSES = 500  # with more classes, one rate of right labels is fitted for 
 BLOCK = 4096
 
 
-def corruption_probability(
-    label_probs: Tensor, corrupted: Tensor, order: Tensor, *, disagreement: float = 0.0
-) -> Tensor:
+def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor, *, precision: float) -> Tensor:
     """Return P(label wrong), (N,) in [0, 1], which never rises along `order` (most suspicious row first).
 
     For clean rows it is the posterior of a two-component Gaussian mixture on the log-odds of the given label, started
-    from the verdict. For suspects it is a decreasing curve along their ranking whose mean is `expected_precision`:
-    the more often the CE snapshot and the regularized network disagree on suspects, the lower it is.
+    from the verdict. For suspects it is a decreasing curve along their ranking whose mean is the expected `precision`.
     With too few suspects or too few clean rows it is 1 - f[y].
     """
     suspects = int(corrupted.sum())
     if min(suspects, len(corrupted) - suspects) < FEWEST:
         return _monotone(1 - label_probs, order)
     log_odds = torch.logit(label_probs.clamp(1e-12, 1 - 1e-12)).clamp(-LARGEST_LOGIT, LARGEST_LOGIT)
-    precision = expected_precision(disagreement)
     position = torch.empty_like(label_probs)  # of a suspect in the ranking: 0 for the first, 1 for the last
     position[order] = (torch.arange(len(order)).to(position) + 0.5) / suspects
-    falling = 1 - (1 + FALL) * (1 - precision) * position.clamp(max=1.0) ** FALL
+    falling = _falling(precision, position.clamp(max=1.0) ** FALL)
     return _monotone(torch.where(corrupted, falling, _posterior(log_odds, corrupted) * precision), order)
+
+
+def _falling(precision: float, steps: Tensor) -> Tensor:
+    """Return a curve that falls along `steps`, from at most 1, with this mean."""
+    share = FALL / (1 + FALL)  # mean of 1 - steps
+    if precision < share:
+        return precision / share * (1 - steps)
+    return 1 - (1 + FALL) * (1 - precision) * steps
 
 
 def temperatures(classes: int, beta: float) -> tuple[float, ...]:
@@ -159,6 +164,17 @@ def loop_eps_from_disagreement(disagreement: float, eps: float) -> float:
     """
     share = min(1.0, max(0.0, (disagreement - AGREE_BELOW) / (DISAGREE_ABOVE - AGREE_BELOW)))
     return float(math.exp((1 - share) * math.log(eps) + share * math.log(PAPER_EPS)))
+
+
+def precision_from_agreement(agreement: float, flagged: float) -> float:
+    """Return the expected share of suspects that are wrong, from the network's agreement with labels it had not seen.
+
+    Wrong labels explain a disagreement of about the flagged share. The rest, `excess`, is the network's own error, and
+    the more it errs, the more right labels it flags: about FALSE_ALARMS * excess^2 of them, on nine sets (six of
+    sign_digits and digits with an excess of 0 to .11, and two of CIFAR with .32).
+    """
+    excess = max(0.0, 1 - agreement - flagged)
+    return max(0.0, 1 - FALSE_ALARMS * excess**2 * (1 - flagged) / flagged) if flagged else 1.0
 
 
 def expected_precision(disagreement: float) -> float:

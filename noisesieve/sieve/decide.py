@@ -9,7 +9,13 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.records import Bools, Ints, Scores, Verdicts
-from noisesieve.sieve.calibrate import by_transition, corruption_probability, suspect_disagreement
+from noisesieve.sieve.calibrate import (
+    by_transition,
+    corruption_probability,
+    expected_precision,
+    precision_from_agreement,
+    suspect_disagreement,
+)
 from noisesieve.sieve.formulas import PAPER_EPS, ThresholdTerms, apply_threshold, margin, undecided
 
 BLOCK = 65_536  # rows at a time: the terms of a million rows and a thousand classes would not fit in memory
@@ -42,6 +48,15 @@ def choose_floor(probs: Tensor, labels: Tensor, *, beta: float) -> float:
     return min(zip(gaps, FLOORS, strict=True), key=lambda pair: pair[0])[1]
 
 
+def _expected_precision(scores: Scores, corrupted: Tensor) -> float:
+    """Return how many of a network's suspects are expected to be wrong; without held-out rows from two opinions."""
+    agreement = None if scores.facts is None else scores.facts.held_out_accuracy
+    if agreement is not None:
+        return precision_from_agreement(agreement, float(corrupted.double().mean()))
+    disagree = torch.zeros_like(corrupted) if scores.disagree is None else torch.from_numpy(scores.disagree)
+    return expected_precision(suspect_disagreement(disagree, corrupted))
+
+
 def decide(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdicts:
     """Apply the closed-form threshold once, to the averaged probabilities. Trusted rows are always clean."""
     probs = torch.from_numpy(scores.probs)  # (N, K) float64
@@ -58,10 +73,8 @@ def decide(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdi
     if scores.out_of_fold:
         wrong = by_transition(probs, given, torch.from_numpy(order), beta=scores.beta)
     else:
-        disagree = torch.zeros_like(corrupted) if scores.disagree is None else torch.from_numpy(scores.disagree)
-        wrong = corruption_probability(
-            label_probs, corrupted, torch.from_numpy(order), disagreement=suspect_disagreement(disagree, corrupted)
-        )
+        precision = _expected_precision(scores, corrupted)
+        wrong = corruption_probability(label_probs, corrupted, torch.from_numpy(order), precision=precision)
     return Verdicts(
         loss=terms.loss.numpy(),
         regularizer=terms.regularizer.numpy(),
