@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +11,13 @@ import torch
 
 from noisesieve import pixels, sources
 from noisesieve.core.errors import InputError, UsageError
+from noisesieve.core.files import digest, sha256_of
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
 from noisesieve.core.records import Bools, FileFacts, Index, Ints
 from noisesieve.core.settings import PixelSettings, ScanSettings, SourceSettings
 from noisesieve.core.text import carried_name, natural_key
+from noisesieve.decisions.match import Decided
 from noisesieve.learn.cost import weight_bytes
 from noisesieve.learn.device import choose_device, require_device
 from noisesieve.learn.distributed import TrainingSession
@@ -46,16 +48,29 @@ class Dataset:
     index: Index
     decoded: pixels.Decoded
     classes: list[str]  # those that occur in readable rows, in natural order
-    codes: Ints  # (N,) labels of the readable rows, as positions in `classes`
+    codes: Ints  # (N,) labels of the readable rows to learn from, as positions in `classes`
     recipe: Recipe
     weights: Path | None  # file of the initial weights
     beside: HeadRecipe | None = None  # heads that are scored beside the network
+    decided: Decided = field(default_factory=dict)  # by row of the index, with --decisions
 
     @property
     def trusted(self) -> Bools:
-        """(N,) True for readable rows that the user marked as right."""
+        """(N,) True for readable rows whose label is known to be right: marked in the table, or decided by a person."""
         trusted = self.index.trusted
-        return np.zeros(len(self.codes), dtype=np.bool_) if trusted is None else trusted[self.decoded.rows]
+        found = np.zeros(len(self.codes), dtype=np.bool_) if trusted is None else trusted[self.decoded.rows]
+        labelled = [row for row, label in self.decided.items() if label is not None]
+        return found | np.isin(self.decoded.rows, labelled)
+
+    @property
+    def settled(self) -> Bools:
+        """(N,) True for readable rows that are never suspects: trusted, or decided in whatever way."""
+        return self.trusted | np.isin(self.decoded.rows, list(self.decided))
+
+    @property
+    def given_codes(self) -> Ints:
+        """(N,) the given labels of the readable rows; `codes` are the ones to learn, with decisions in place."""
+        return class_codes([self.index.labels[row] for row in self.decoded.rows.tolist()], self.classes)
 
 
 def validate_settings(settings: ScanSettings) -> None:
@@ -86,7 +101,16 @@ def identity_of_run(settings: ScanSettings, index: Index, file_facts: FileFacts,
         "recipe": recipe_to_document(recipe),
         "beside": None if beside is None else recipe_to_document(beside),
         "fingerprint": fingerprint(index, file_facts),
+        **({"decisions": digest_of_decisions(settings)} if settings.decisions else {}),
     }
+
+
+def digest_of_decisions(settings: ScanSettings) -> str:
+    """Return one hash of the decision files: a run that learnt from other decisions is another run."""
+    try:
+        return digest(sorted(sha256_of(file) for file in settings.decisions))
+    except OSError as error:
+        raise InputError(f"{error.filename}: cannot be read: {error.strerror}.", "Check --decisions.") from error
 
 
 def _plan_with_weights(
@@ -138,6 +162,7 @@ def prepare_dataset(
     *,
     scratch: Path,
     ahead: pixels.Ahead | None = None,
+    decided: Decided | None = None,
 ) -> Dataset:
     """Decode every image at the training size and plan the training.
 
@@ -167,11 +192,12 @@ def prepare_dataset(
     if file is not None and _own_weights(settings) is not None:
         require_fitting(file, recipe)
     beside = _plan_beside(settings, len(labels), len(classes), sides, device)
-    codes = class_codes(labels, classes)
+    decided = decided or {}
+    codes = class_codes([decided.get(row) or index.labels[row] for row in decoded.rows.tolist()], classes)
     fitted, said = fit_beta(recipe, np.bincount(codes, minlength=len(classes)), classes)
     if said is not None:
         (session.note if fitted != recipe else session.warn)(said)
-    return Dataset(index, decoded, classes, codes, fitted, file, beside)
+    return Dataset(index, decoded, classes, codes, fitted, file, beside, decided)
 
 
 def longest_sides(file_facts: FileFacts) -> Ints:

@@ -13,6 +13,7 @@ Row i is the same image at every stage. An image that cannot be read keeps its r
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from noisesieve import __version__, pixels, sources
 from noisesieve.commands._prepare import (
     Dataset,
     bytes_needed,
+    digest_of_decisions,
     guess_size,
     identity_of_run,
     location_of_data,
@@ -36,9 +38,10 @@ from noisesieve.core.errors import OutputError
 from noisesieve.core.files import locked, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import recipe_to_document
-from noisesieve.core.records import FileFacts, Index, Scores
+from noisesieve.core.records import FileFacts, Index, Recalibration, Scores, Verdicts
 from noisesieve.core.settings import ScanSettings
 from noisesieve.core.summary import TrainingSummary
+from noisesieve.decisions.match import match_decisions
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.plan import describe, introduce
 from noisesieve.learn.training_data import TrainingTask
@@ -58,10 +61,11 @@ from noisesieve.report import (
     write_table,
 )
 from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
-from noisesieve.report.run import Identity, RunRecord
+from noisesieve.report.run import Identity, RunRecord, next_folder
 from noisesieve.report.waivers import find_waived, with_waivers
 from noisesieve.sieve.calibrate import summarize_model
 from noisesieve.sieve.decide import decide
+from noisesieve.sieve.recalibrate import apply_shift, recalibrate
 
 __all__ = ["Report", "scan"]
 
@@ -96,6 +100,8 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
         index = change(sources.read(settings.source))
         require_column(index, settings.group_by)
         folder = output_folder(settings.output, index, session)
+        if settings.decisions and settings.output is None:
+            folder = next_folder(folder, digest_of_decisions(settings))
         with locked(folder):
             for note in index.notes:
                 session.note(note)
@@ -112,7 +118,14 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
                     session.note(f"It was made by noisesieve {version}; this is {__version__}.")
                 return _brought_up_to_date(run, index, file_facts, settings, session)
             scratch = run.checkpoints / "pixels"
-            dataset = prepare_dataset(index, file_facts, settings, session, scratch=scratch, ahead=ahead)
+            decided = match_decisions(settings.decisions, index, file_facts, session)
+            if decided:
+                session.note(
+                    f"{len(decided):,} rows are decided: they are learnt as decided, and not asked about again."
+                )
+            dataset = prepare_dataset(
+                index, file_facts, settings, session, scratch=scratch, ahead=ahead, decided=decided
+            )
             run.require_free_space(bytes_needed(dataset, settings))
             session.note(introduce(dataset.recipe, settings.training, beside=dataset.beside))
             session.note(f"{settings.training.preset}: {describe(dataset.recipe, session.processes)}")
@@ -150,12 +163,21 @@ def _record(
 ) -> Report:
     """Decide on every row and write the files of the run, each atomically."""
     recipe, folder, classes = dataset.recipe, run.folder, dataset.classes
-    verdicts = decide(scores, dataset.codes, eps=recipe.sieve_eps, trusted=dataset.trusted)
+    verdicts = decide(scores, dataset.given_codes, eps=recipe.sieve_eps, trusted=dataset.settled)
+    verdicts, recalibration = _corrected(verdicts, dataset)
     index, file_facts = dataset.index, dataset.decoded.file_facts
     waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
     session.warn_all(broken)
     inputs = ReportInputs(
-        index, file_facts, dataset.decoded.rows, classes, dataset.codes, scores, verdicts, waived=waived
+        index,
+        file_facts,
+        dataset.decoded.rows,
+        classes,
+        dataset.given_codes,
+        scores,
+        verdicts,
+        waived=waived,
+        decided=dataset.decided,
     )
     table = build_table(inputs)
     facts = ReportFacts(
@@ -181,7 +203,12 @@ def _record(
     assert scores.facts is not None
     training = TrainingSummary(scores.facts, weights.device, recipe)
     summary = summarize(
-        table, classes=classes, undecided=verdicts.undecided, training=training, group_by=settings.group_by
+        table,
+        classes=classes,
+        undecided=verdicts.undecided,
+        training=training,
+        group_by=settings.group_by,
+        recalibration=recalibration,
     )
     write_json(folder / "summary.json", summary.to_document())
     write_division(inputs, folder / "division.parquet")
@@ -200,6 +227,19 @@ def _record(
         if row.of and row.rows == row.of:
             session.warn(f"Class '{row.label}': every row is flagged. Look at some of its images first.")
     return Report(table, facts, folder / "report.parquet", summary)
+
+
+def _corrected(verdicts: Verdicts, dataset: Dataset) -> tuple[Verdicts, Recalibration | None]:
+    """Return the verdicts with probabilities that the decisions corrected. A decided row is known: 0 or 1."""
+    if not dataset.decided:
+        return verdicts, None
+    rows = dataset.decoded.rows
+    known = np.isin(rows, [row for row, label in dataset.decided.items() if label is not None])
+    wrong = dataset.codes != dataset.given_codes
+    before = verdicts.corruption_probability
+    found = recalibrate(before[known], wrong[known])
+    after = np.where(known, wrong.astype(np.float64), apply_shift(before, found))
+    return replace(verdicts, corruption_probability=after), found
 
 
 def _brought_up_to_date(

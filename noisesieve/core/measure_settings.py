@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from noisesieve.core.errors import UsageError
-from noisesieve.core.options import REQUIRED, Settings, option, parse_names, parse_paths, parse_share
+from noisesieve.core.options import REQUIRED, Settings, option, parse_names, parse_share
 from noisesieve.core.settings import (
     DATA,
     NETWORK,
@@ -14,6 +14,7 @@ from noisesieve.core.settings import (
     PixelSettings,
     ScanSettings,
     SourceSettings,
+    decisions_option,
     replace_output_option,
 )
 
@@ -85,18 +86,6 @@ class BenchSettings(Settings):
         for name in self.methods:
             if name not in BENCH_METHODS:
                 raise UsageError(f"--methods {name}: unknown.", f"Choose {', '.join(BENCH_METHODS)}.")
-
-
-def decisions_option(text: str) -> tuple[Path, ...]:
-    """Declare --decisions: one or more decision files."""
-    declared: tuple[Path, ...] = option(
-        (),
-        f"{text}: decisions.csv of the review page, or several files with commas.",
-        DATA,
-        parse=parse_paths,
-        metavar="FILES",
-    )
-    return declared
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from noisesieve.core.errors import UsageError
 from noisesieve.core.files import Document
-from noisesieve.core.options import Settings, build_settings, option, parse_bytes
+from noisesieve.core.options import Settings, build_settings, option, parse_bytes, parse_paths
 
 DATA, OUTPUT, NETWORK, TRAINING, MACHINE, GATE = "Data", "Output", "Network", "Training", "Machine", "Gate"
 KEYWORDS = ("none", "imagenet", "lite0")  # of --weights
@@ -205,6 +205,13 @@ def min_probability_option(default: float = MIN_PROBABILITY) -> float:
     return declared
 
 
+def decisions_option(text: str) -> tuple[Path, ...]:
+    """Declare --decisions: one or more decision files."""
+    text = f"{text}: decisions.csv of the review page, or several files with commas."
+    declared: tuple[Path, ...] = option((), text, DATA, parse=parse_paths, metavar="FILES")
+    return declared
+
+
 def group_by_option(panel: str) -> str | None:
     """Declare --group-by."""
     text = "Show flagged and expected wrong by the values of this column, such as annotator."
@@ -227,6 +234,7 @@ class ScanSettings(Settings):
     force: bool = option(False, "Replace another run in the same folder.", OUTPUT)
     min_probability: float = min_probability_option()
     group_by: str | None = group_by_option(OUTPUT)
+    decisions: tuple[Path, ...] = decisions_option("Learn from people's decisions")
     waivers: Path = waivers_option()
     training: TrainingOptions = field(default_factory=TrainingOptions)
     device: str = device_option()

@@ -63,6 +63,19 @@ def output_folder(wanted: Path | None, index: Index, session: Session) -> Path:
     return folder
 
 
+def next_folder(folder: Path, decisions: str) -> Path:
+    """Return the folder beside an earlier run for one that learns from decisions: `…-2`, or the first that is free."""
+    for number in range(2, 10_000):
+        beside = folder.with_name(f"{folder.name}-{number}")
+        try:
+            known = RunFolder(beside).read()
+        except StateError:
+            continue  # damaged: not ours to replace
+        if known is None or known.identity.get("decisions") == decisions:
+            return beside
+    return folder
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """run.json."""

@@ -48,6 +48,7 @@ _COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "sha256": (pa.string(), "SHA-256 of the image's bytes"),
     "top_labels": (pa.list_(pa.string()), f"the {TOP} most probable classes"),
     "top_probabilities": (pa.list_(pa.float32()), "their probabilities"),
+    "decided_label": (pa.string(), "with --decisions: the label that a person gave the row, null if none or unusable"),
 }
 COLUMNS: dict[str, pa.DataType] = {name: kind for name, (kind, _) in _COLUMNS.items()}
 DESCRIPTIONS: dict[str, str] = {name: text for name, (_, text) in _COLUMNS.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ class ReportInputs:
     unknown: Bools | None = None  # readable, but of a class that the model does not have
     in_training: Bools | None = None  # its content was in the training data; None: true for every scored row
     waived: Bools | None = None
+    decided: dict[int, str | None] = field(default_factory=dict)  # row → label by a person; None: unusable
 
 
 def build_table(found: ReportInputs) -> pa.Table:
@@ -71,6 +72,7 @@ def build_table(found: ReportInputs) -> pa.Table:
         "sha256": found.file_facts.sha256,
         "top_labels": expander.lists(names.take(pa.array(top.reshape(-1))), top.shape[1]),
         "top_probabilities": expander.lists(pa.array(top_probs.reshape(-1)), top.shape[1]),
+        "decided_label": [found.decided.get(row) for row in range(total)] if found.decided else pa.nulls(total),
     }
     arrays = [_typed(columns[name], kind) for name, kind in COLUMNS.items()]
     table = pa.table(arrays, schema=report_schema())

@@ -34,16 +34,21 @@ def recalibrate(probability: Floats, wrong: Bools) -> Recalibration:
     for start in range(0, len(wrong), BLOCK):
         signed = np.where(wrong[start : start + BLOCK], 1.0, -1.0)
         logits = shifts + slopes * _logit(probability[start : start + BLOCK])
-        score = score - np.logaddexp(0.0, -signed * logits).sum(axis=2)
+        score = score + np.log(_sigmoid(signed * logits)).sum(axis=2)
     shift, slope = np.unravel_index(int(score.argmax()), score.shape)
     return Recalibration(float(SHIFTS[shift]), float(SLOPES[slope]), len(wrong))
 
 
 def _logit(probability: Floats) -> Floats:
     clipped = np.clip(probability, SUREST, 1 - SUREST)
-    found: Floats = np.log(clipped) - np.log1p(-clipped)
+    found: Floats = np.log(clipped / (1 - clipped))
+    return found
+
+
+def _sigmoid(logits: Floats) -> Floats:
+    found: Floats = 1 / (1 + np.exp(-logits))
     return found
 
 
 def _from_logit(logits: Floats, probability: Floats) -> Floats:
-    return np.where(probability > 0, 1 / (1 + np.exp(-logits)), 0.0)
+    return np.where(probability > 0, _sigmoid(logits), 0.0)

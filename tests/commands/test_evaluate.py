@@ -301,3 +301,50 @@ def test_recalibration_halves_the_error_of_probabilities_that_are_too_high() -> 
         assert np.allclose(undo_shift(apply_shift(said, found), found), said, atol=1e-6)
     assert np.median(errors) <= calibration(said, wrong).ece / 2
     assert recalibrate(said[:0], wrong[:0]).shift == pytest.approx(0.0, abs=1e-9)
+
+
+def test_a_scan_learns_from_decisions_and_does_not_ask_again(
+    inside: Run, digits: tuple[Path, Path], tmp_path: Path
+) -> None:
+    right = dict(line.split(",") for line in (SAMPLE / "truth.csv").read_text().splitlines()[1:])
+    report = ns.read_report(digits[1])
+    rows = [*report.corrupted["row"].to_pylist()[:20], *draw_probe(report, 12, seed=1).tolist()]
+    file = decide(digits[1], list(dict.fromkeys(rows)), right, tmp_path / "d.csv", sampled=False)
+    quick = [f"--{name.replace('_', '-')}={value}" for name, value in QUICK_OPTIONS.items() if name != "flip"]
+    command = ("scan", digits[0], "--weights", "none", *quick, "--no-flip", "--decisions", file, "-q")
+    done = inside(*command, "-o", "again")
+    assert done.returncode == 0, done.stderr
+    again = ns.read_report("again")
+    assert again.table["label"].to_pylist() == report.table["label"].to_pylist()  # the given labels stay
+    decided = again.table["decided_label"].to_pylist()
+    assert {row for row, label in enumerate(decided) if label is not None} == set(rows)
+    assert not (again.verdicts[rows] == "corrupted").any()
+    chances = again.table["corruption_probability"].to_pylist()
+    given = again.table["label"].to_pylist()
+    assert all(chances[row] == float(decided[row] != given[row]) for row in rows)
+    assert again.summary.recalibration is not None
+    assert "finished already" in inside(*command[:-1], "-o", "again").stderr
+    moved = tmp_path / "none.csv"
+    moved.write_text("id,label\nnobody.png,3\n")
+    other = inside(*command[:-3], "--decisions", moved, "-o", "other")
+    assert other.returncode == 0, other.stderr
+    assert "passed over" in other.stderr
+    first = inside(*command[:-3], "--decisions", file)  # a folder beside the first run
+    assert first.returncode == 0, first.stderr
+    assert Path("noisesieve-runs/digits-2/report.parquet").exists()
+
+
+def test_two_reviewers_who_disagree_are_named(inside: Run, digits: tuple[Path, Path], tmp_path: Path) -> None:
+    table = ns.read_report(digits[1]).table
+    name, given = table["id"][0].as_py(), table["label"][0].as_py()
+    for who, label in (("ann", "1"), ("bob", "2")):
+        (tmp_path / f"{who}.csv").write_text(f"id,label,given,reviewer\n{name},{label},{given},{who}\n")
+    files = f"{tmp_path / 'ann.csv'},{tmp_path / 'bob.csv'}"
+    done = inside("scan", digits[0], "--decisions", files, "-o", "x")
+    assert done.returncode == 3
+    assert "by ann" in done.stderr
+    assert "by bob" in done.stderr
+    (tmp_path / "new.csv").write_text(f"id,label\n{name},eleven\n")
+    done = inside("scan", digits[0], "--decisions", tmp_path / "new.csv", "-o", "x")
+    assert done.returncode == 3
+    assert "not a class" in done.stderr

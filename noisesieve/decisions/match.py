@@ -1,0 +1,75 @@
+"""Decisions of earlier runs, found again in a dataset: by content and given label, else by id or path."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from noisesieve.core.errors import InputError
+from noisesieve.core.progress import Session
+from noisesieve.core.records import FileFacts, Index
+from noisesieve.core.text import unguard_cell
+from noisesieve.decisions.read import Decision, read_decisions
+
+Decided = dict[int, str | None]  # row → the label that a person gave it; None: the image is unusable
+
+
+def match_decisions(files: Sequence[Path], index: Index, file_facts: FileFacts, session: Session) -> Decided:
+    """Return what was decided about the rows of a dataset.
+
+    A decision with a SHA-256 and a given label holds for every row with this content and this label, wherever the file
+    is now. Other decisions hold for the row with their id or path. Those on other images are counted and passed over.
+    """
+    rows, classes = _Rows(index, file_facts), set(index.labels)
+    found: dict[int, Decision] = {}
+    unknown, conflicts = 0, []
+    for entry in (entry for file in files for entry in read_decisions(file).decisions):
+        if entry.exported and entry.label == entry.given:
+            continue  # our own export, not edited
+        matched = rows.of(entry)
+        unknown += not matched
+        if (label := _label(entry, classes)) is not None and label not in classes:
+            raise InputError(f"{entry.location}: {label!r} is not a class of the dataset.", "Use `apply` instead.")
+        for row in matched:
+            earlier = found.setdefault(row, entry)
+            if _label(earlier, classes) != label:
+                conflicts.append(f"{index.ids[row]!r}: {_whose(earlier)}, and {_whose(entry)}")
+    if conflicts:
+        raise InputError(f"{len(conflicts):,} rows were decided twice, differently:", "Keep one each.", items=conflicts)
+    if unknown:
+        session.warn(f"{unknown:,} decisions are about other images or other labels: passed over.")
+    return {row: _label(entry, classes) for row, entry in sorted(found.items())}
+
+
+class _Rows:
+    """The rows of a dataset, by content and label, by id, and by path."""
+
+    def __init__(self, index: Index, file_facts: FileFacts) -> None:
+        self.labels = index.labels
+        self.by_content: dict[tuple[str | None, str], list[int]] = {}
+        self.by_name: dict[str, list[int]] = {}
+        for row, (name, path, label) in enumerate(zip(index.ids, index.paths, index.labels, strict=True)):
+            self.by_content.setdefault((file_facts.sha256[row], label), []).append(row)
+            for text in {name, path or name}:
+                self.by_name.setdefault(text, []).append(row)
+
+    def of(self, entry: Decision) -> list[int]:
+        given = {entry.given, unguard_cell(entry.given)} if entry.given is not None else set()
+        if entry.sha256 is not None and given:
+            return [row for label in given for row in self.by_content.get((entry.sha256, str(label)), [])]
+        for _, name in entry.names:
+            rows = self.by_name.get(name) or self.by_name.get(unguard_cell(name)) or []
+            if rows:
+                return [row for row in rows if not given or self.labels[row] in given]
+        return []
+
+
+def _label(entry: Decision, classes: set[str]) -> str | None:
+    if entry.label is None or entry.label in classes:
+        return entry.label
+    return unguard_cell(entry.label)
+
+
+def _whose(entry: Decision) -> str:
+    label = "unusable" if entry.label is None else repr(entry.label)
+    return f"{label}{f' by {entry.by}' if entry.by else ''} in {entry.location}"
