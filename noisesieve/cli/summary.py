@@ -19,7 +19,8 @@ CONFUSIONS_SHOWN = 5
 def print_summary(out: Console, summary: Summary, folder: Path, *, truth: bool = False) -> None:
     """Print the summary of a run and the next commands."""
     flagged = summary.flagged
-    expected = f"; about {flagged.expected_wrong:,.0f} of them are expected to be wrong" if flagged.rows else ""
+    tells = flagged.rows and not summary.estimated_noise_rate.is_vague
+    expected = f"; about {flagged.expected_wrong:,.0f} of them are expected to be wrong" if tells else ""
     out.print(plain_text(f"{flagged.rows:,} of {flagged.of:,} labels are flagged{expected}.", "bold"))
     out.print(plain_text(noise_rate_sentence(summary)))
     if sentence := budget_sentence(summary):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+LINE_SECONDS = 2.0  # between two lines of progress where there is no terminal
+
 
 def say_error(error: NoisesieveError) -> None:
     """Print an error: the problem, its cases if there are any (one line each), and the next step."""
@@ -94,7 +96,7 @@ class WarningsOnly(NullWatcher):
 
 
 class TerminalWatcher:
-    """Shows a progress bar on a terminal; elsewhere one line per epoch."""
+    """Shows a progress bar on a terminal; elsewhere a line for every phase, and for epochs a few seconds apart."""
 
     def __init__(self) -> None:
         self._console = console(stderr=True)
@@ -105,6 +107,8 @@ class TerminalWatcher:
         self._started = 0.0
         self._done = 0
         self._epoch = 0
+        self._phase: str | None = None  # of the last line
+        self._said = 0.0  # time of the last line
 
     def note(self, text: str) -> None:
         self._print(text, "dim")
@@ -115,6 +119,7 @@ class TerminalWatcher:
     def stage(self, name: str, total: int) -> None:
         self.finish()
         self._name, self._started, self._done, self._epoch = name, time.monotonic(), 0, 0
+        self._phase = None
         if self._live:
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -135,8 +140,10 @@ class TerminalWatcher:
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, advance=done, facts=self._facts(facts), total=facts.get("total"))
         elif not self._live and facts.get("epoch", 0) != self._epoch:
-            self._epoch = facts["epoch"]
-            self._print(self._facts(facts), "")
+            self._epoch, now = facts["epoch"], time.monotonic()
+            if facts.get("phase") != self._phase or now - self._said >= LINE_SECONDS:
+                self._phase, self._said = facts.get("phase"), now
+                self._print(self._facts(facts), "")
 
     def finish(self) -> None:
         if self._progress is not None:

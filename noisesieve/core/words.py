@@ -23,8 +23,10 @@ def noise_rate_sentence(summary: Summary) -> str:
 
 
 def budget_sentence(summary: Summary) -> str:
-    """Return what it brings to look at the first rows, or an empty text where nothing is flagged."""
+    """Return what it brings to look at the first rows, or an empty text where nothing is flagged or known."""
     flagged = summary.flagged.rows
+    if summary.estimated_noise_rate.is_vague:
+        return ""
     useful = [step for step in summary.budget if step.first <= max(10, flagged)]
     if not flagged or not useful:
         return ""
