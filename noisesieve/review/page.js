@@ -146,9 +146,9 @@
     if (suspect.image) shown.src = suspect.image; else shown.removeAttribute("src");
     shown.alt = `Suspect labelled ${name(suspect.given)}`;
     byId("given").textContent = name(suspect.given);
-    byId("suggested").textContent = name(suspect.suggested);
+    byId("suggested").textContent = name(suspect.suggested ?? (suspect.sample ? suspect.top[0][0] : null));
     byId("chance").textContent = percent(suspect.chance);
-    byId("margin").textContent = "+" + suspect.margin.toFixed(2);
+    byId("margin").textContent = (suspect.margin < 0 ? "" : "+") + suspect.margin.toFixed(2);
     byId("position").textContent = `${at + 1} of ${view.length}${suspect.sample ? ", random sample" : ""}`;
     byId("path").textContent = suspect.path ?? suspect.id;
     byId("accept").disabled = suspect.suggested === null;
