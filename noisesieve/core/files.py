@@ -107,12 +107,25 @@ def sync_folder(folder: Path) -> None:
 
 
 def verify_written(file: Path) -> None:
-    """Refuse a file of a run folder that is not the one the run wrote, by its hash in run.json."""
+    """Refuse a file of a run folder that is not the one the run wrote, by its hash in run.json.
+
+    An unfinished run is refused, too: after `scan --force` was killed, its files may be of two runs.
+    """
+    record = file.parent / "run.json"
+    if not record.exists():
+        return  # a file without a run folder
     try:
-        known = json.loads((file.parent / "run.json").read_text(encoding="utf-8"))
+        known = json.loads(record.read_text(encoding="utf-8"))
+        whole = digest({name: value for name, value in known.items() if name != "digest"}) == known["digest"]
         marks = (known["files"].get(file.name), known.get("pending", {}).get(file.name))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return  # a file without a run folder, or a run that is not complete
+        finished = known["complete"] is True
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        whole = finished = False
+        marks = (None, None)
+    if not whole:
+        raise StateError(f"{record}: damaged.", "Scan the dataset again with --force.")
+    if not finished:
+        raise StateError(f"{file.parent}: the run is not finished.", "The same `scan` command finishes it.")
     if marks[0] is not None and file.exists() and sha256_of(file) not in marks:
         raise StateError(f"{file}: changed since the run wrote it.", "Scan the dataset again with --force.")
 

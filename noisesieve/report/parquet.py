@@ -97,10 +97,11 @@ class Report:
         if self._summary is not None:
             return self._summary
         file = self.path.parent / "summary.json"
+        verify_written(file)
         try:
             return Summary.from_document(json.loads(file.read_text(encoding="utf-8")))
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise InputError(f"{file}: missing or damaged.", "Scan the dataset again with --force.") from error
+            raise StateError(f"{file}: missing or damaged.", "Scan the dataset again with --force.") from error
 
 
 def write_table(table: pa.Table, path: Path, facts: Json | None = None) -> None:

@@ -506,3 +506,22 @@ def test_when_a_rank_is_killed_all_end_and_the_run_resumes(colours: Path, tmp_pa
     assert any("Resuming in epoch" in line for line in again.stderr)
     again.terminate()
     again.communicate(timeout=HANGS)
+
+
+def test_flagged_and_expected_wrong_are_shown_by_annotator(inside: Run, colours: Path) -> None:
+    files = sorted(colours.rglob("*.png"))
+    lines = [f"{f.parent.name}/{f.name},{f.parent.name},{'ann' if i % 2 else 'bob'}" for i, f in enumerate(files)]
+    (colours / "in.csv").write_text("path,label,annotator\n" + "\n".join(lines) + "\n")
+    done = inside("scan", colours / "in.csv", *QUICK, "-o", "run", "--group-by", "annotator")
+    assert done.returncode == 0, done.stderr
+    assert "By annotator" in done.stdout
+    groups = json.loads(Path("run/summary.json").read_text())["groups"]
+    assert groups["column"] == "annotator"
+    assert {row["value"] for row in groups["values"]} == {"ann", "bob"}
+    assert sum(row["of"] for row in groups["values"]) == len(files)
+    assert "annotator" in Path("run/review.html").read_text()
+    again = inside("scan", colours / "in.csv", *QUICK, "-o", "run", "--group-by", "label")  # nothing is trained for it
+    assert again.returncode == 0, again.stderr
+    assert "finished already" in again.stderr
+    assert json.loads(Path("run/summary.json").read_text())["groups"]["column"] == "label"
+    assert inside("scan", colours / "in.csv", *QUICK, "-o", "x", "--group-by", "nobody").returncode == 2

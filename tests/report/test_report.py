@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,16 @@ import torch
 from noisesieve import report
 from noisesieve.core.errors import InputError, OutputError, StateError
 from noisesieve.core.files import atomic_write, locked, write_json
-from noisesieve.core.intervals import wilson_interval
+from noisesieve.core.intervals import noise_rate_interval, wilson_interval
 from noisesieve.core.records import FileFacts, ImageLocation, Index, Scores
-from noisesieve.core.summary import Summary, UnreadableRow
-from noisesieve.report.parquet import write_table
+from noisesieve.core.summary import Budget, Flagged, NoiseRate, Summary, UnreadableRow
+from noisesieve.core.words import budget_sentence, noise_rate_sentence
+from noisesieve.report.parquet import read_report, write_table
 from noisesieve.report.schema import COLUMNS, DESCRIPTIONS
 from noisesieve.sieve.calibrate import corruption_probability
 from noisesieve.sieve.decide import decide
 from tests.conftest import REPOSITORY
-from tests.runs import report_facts, training_summary
+from tests.runs import make_run, report_facts, training_summary
 
 LABELS = ["cat", "dog", "dog", "cat", "owl", "cat"]
 CLASSES = ["cat", "dog", "owl"]
@@ -229,3 +231,45 @@ def test_a_second_holder_of_a_folder_is_refused_by_pid(tmp_path: Path) -> None:
     with locked(tmp_path / "empty"):
         pass
     assert not (tmp_path / "empty").exists()
+
+
+def test_the_interval_of_the_noise_rate_holds_the_estimate_and_widens_with_few_rows() -> None:
+    for estimate in (0.0, 0.01, 0.2, 0.9, 1.0):
+        low, high = noise_rate_interval(estimate, 5000)
+        few_low, few_high = noise_rate_interval(estimate, 60)
+        assert 0 <= few_low <= low <= estimate <= high <= few_high <= 1
+    assert NoiseRate(0.2, *noise_rate_interval(0.2, 60)).is_vague
+    assert not NoiseRate(0.2, *noise_rate_interval(0.2, 5000)).is_vague
+
+
+def test_the_headline_says_what_a_budget_buys_and_when_there_are_too_few_labels() -> None:
+    table = report.build_table(findings())
+    found = report.summarize(table, classes=CLASSES, undecided=0, training=training_summary(), group_by="status")
+    assert found.groups is not None
+    assert sum(group.rows for group in found.groups.values) == found.flagged.rows
+    assert "too few to tell" in noise_rate_sentence(found)
+    assert budget_sentence(found) == ""
+    sure = replace(
+        found,
+        flagged=Flagged(60, 1000, 0.06, 50.0),
+        estimated_noise_rate=NoiseRate(0.05, 0.03, 0.08),
+        budget=[Budget(10, 9.6), Budget(20, 19.0), Budget(50, 44.0), Budget(100, 52.0)],
+    )
+    assert budget_sentence(sure) == "Look at the first 20: about 19 are wrong; at 50: about 44 are wrong."
+    assert noise_rate_sentence(sure) == "Estimated noise rate: 5.0% (95 % interval 3.0% to 8.0%)."
+
+
+@pytest.mark.parametrize("damage", ["null", "[1]", '"x"', "[" * 100_000, "{}", "flip", "unfinished"])
+@pytest.mark.parametrize("name", ["run.json", "summary.json"])
+def test_a_damaged_or_unfinished_run_is_refused_by_name(tmp_path: Path, colours: Path, name: str, damage: str) -> None:
+    make_run(colours, tmp_path / "run")
+    file = tmp_path / "run" / name
+    text = file.read_text()
+    if damage == "unfinished":
+        record = report.RunFolder(tmp_path / "run").read()
+        assert record is not None
+        write_json(tmp_path / "run/run.json", replace(record, complete=False).to_document())
+    else:
+        file.write_text(text.replace("1", "2", 1) if damage == "flip" else damage)
+    with pytest.raises(StateError, match="not finished" if damage == "unfinished" else name.replace(".", "[.]")):
+        _ = read_report(tmp_path / "run").summary
