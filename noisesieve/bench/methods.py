@@ -246,12 +246,17 @@ def best_cleanlab(comparison: Comparison) -> MethodResult:
     return MethodResult(suspicion, flagged, seconds + time.monotonic() - start, passes)
 
 
-def cleanlab(comparison: Comparison) -> MethodResult:
-    """cleanlab itself, on out-of-fold probabilities."""
+def cleanlab(comparison: Comparison, *, score: str = peers.CLEANLAB_SCORES[0]) -> MethodResult:
+    """cleanlab itself, on out-of-fold probabilities: its default filter, and one of its quality scores."""
     probs, seconds, passes = comparison.folds
     start = time.monotonic()
-    suspicion, flagged = peers.cleanlab_issues(comparison.training_data.labels.numpy(), probs)
+    suspicion, flagged = peers.cleanlab_issues(comparison.training_data.labels.numpy(), probs, score=score)
     return MethodResult(suspicion, flagged, seconds + time.monotonic() - start, passes)
+
+
+def cleanlab_margin(comparison: Comparison) -> MethodResult:
+    """cleanlab with its other quality score, the normalized margin."""
+    return cleanlab(comparison, score=peers.CLEANLAB_SCORES[1])
 
 
 METHODS: dict[str, Callable[[Comparison], MethodResult]] = {
@@ -262,7 +267,8 @@ METHODS: dict[str, Callable[[Comparison], MethodResult]] = {
     "aum": area_under_margin,
     "knn": neighbours,
     "cleanlab": cleanlab,
+    "cleanlab-margin": cleanlab_margin,
     "cleanlab-best": best_cleanlab,
 }
 NEED_PLAIN = {"ce", "aum", "knn"}
-NEED_FOLDS = {"cleanlab", "cleanlab-best"}
+NEED_FOLDS = {"cleanlab", "cleanlab-margin", "cleanlab-best"}

@@ -87,13 +87,13 @@ def require_folds(labels: Ints, count: int) -> None:
         raise InputError(f"No class has {count} rows: too few for {count} folds.", "Leave cleanlab out of --methods.")
 
 
-def cleanlab_issues(labels: Ints, probs: Floats) -> tuple[Floats, Bools]:
-    """Return cleanlab's label quality as a ranking, and the rows of its default filter."""
+def cleanlab_issues(labels: Ints, probs: Floats, *, score: str = CLEANLAB_SCORES[0]) -> tuple[Floats, Bools]:
+    """Return one of cleanlab's quality scores as a ranking, and the rows of its default filter."""
     from cleanlab.filter import find_label_issues
     from cleanlab.rank import get_label_quality_scores
 
     flagged: Bools = find_label_issues(labels, probs, n_jobs=1)
-    return -get_label_quality_scores(labels, probs), flagged
+    return -get_label_quality_scores(labels, probs, method=score), flagged
 
 
 def best_cleanlab_issues(labels: Ints, probs: Floats, known: Bools, wrong: Bools) -> tuple[Floats, Bools]:

@@ -113,7 +113,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--methods", default="noisesieve,paper,ce,ce-sieve,aum,knn,cleanlab,cleanlab-best")
+    parser.add_argument("--methods", default=",".join(BENCH_METHODS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--weights", default="none")
     parser.add_argument("--freeze", action="store_true")

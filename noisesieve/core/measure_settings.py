@@ -18,7 +18,7 @@ from noisesieve.core.settings import (
     replace_output_option,
 )
 
-BENCH_METHODS = ("noisesieve", "paper", "ce", "ce-sieve", "aum", "knn", "cleanlab", "cleanlab-best")
+BENCH_METHODS = ("noisesieve", "paper", "ce", "ce-sieve", "aum", "knn", "cleanlab", "cleanlab-margin", "cleanlab-best")
 
 
 @dataclass(frozen=True)

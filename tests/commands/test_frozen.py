@@ -188,7 +188,17 @@ def test_a_bench_on_frozen_features_runs_every_method(inside: Run, photos: Path,
     found = json.loads(done.stdout)
     validate(found, "bench")
     rows = {row["method"]: row for row in found["methods"]}
-    assert list(rows) == ["noisesieve", "paper", "ce", "ce-sieve", "aum", "knn", "cleanlab", "cleanlab-best"]
+    assert list(rows) == [
+        "noisesieve",
+        "paper",
+        "ce",
+        "ce-sieve",
+        "aum",
+        "knn",
+        "cleanlab",
+        "cleanlab-margin",
+        "cleanlab-best",
+    ]
     assert rows["noisesieve"]["f1"] == rows["noisesieve"]["average_precision"] == 1.0
 
 
