@@ -24,6 +24,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from noisesieve.bench.table import HEADINGS, BenchTable
+from noisesieve.core.measure_settings import BENCH_METHODS
 
 NOISESIEVE = (sys.executable, "-m", "noisesieve")
 PLANTED = (("instance", 0.2), ("instance", 0.4), ("symmetric", 0.4), ("asymmetric", 0.3))
