@@ -35,7 +35,7 @@ from noisesieve.commands._train import train, train_network
 from noisesieve.commands.review import write_review
 from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import OutputError
-from noisesieve.core.files import locked, write_json
+from noisesieve.core.files import locked, sweep_temporaries, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import recipe_to_document
 from noisesieve.core.records import FileFacts, Index, Recalibration, Scores, Verdicts
@@ -105,6 +105,7 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
         with locked(folder):
             for note in index.notes:
                 session.note(note)
+            sweep_temporaries(folder)
             run = RunFolder(folder)
             again = run.is_finished() and not settings.force  # most likely the same run: then no pixels are needed
             ahead = None if again else guess_size(index, settings, session)

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
+import glob
 import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -19,6 +24,8 @@ from noisesieve.core.errors import OutputError, StateError
 
 Json = dict[str, Any]  # a JSON object that was read, or whose content is open
 Document = dict[str, object]  # a JSON object to be written; a schema in report/schemas describes it
+LEFTOVER = re.compile(r"\..+\.[0-9a-f]{8}\.(tmp|old)", re.DOTALL)  # names of temporary files and folders
+ABANDONED = 600  # seconds after which an unfinished folder is taken for abandoned
 MARK = ".noisesieve"  # marks a folder that noisesieve created and may replace
 
 
@@ -64,30 +71,64 @@ def atomic_output(path: Path, *, folder: bool, force: bool) -> Iterator[Path]:
             raise OutputError(f"{path}: exists already.", "Choose another name with -o, or pass --force.")
         yield path
         return
+    _restore_and_sweep(path)
     if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or (force and (path / MARK).exists()))):
         ours = (path / MARK).exists()
         hint = "Pass --force to replace it." if ours else "noisesieve did not create it: choose another with -o."
         raise OutputError(f"{path}: exists already.", hint)
-    token = secrets.token_hex(4)
-    temporary, old = path.with_name(f".{path.name}.{token}.tmp"), path.with_name(f".{path.name}.{token}.old")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         temporary.mkdir(parents=True)
         (temporary / MARK).write_text("made by noisesieve\n")
         yield temporary
-        if path.exists():
-            path.replace(old)
-        try:
-            temporary.replace(path)
-        except OSError:
-            if old.exists():
-                old.replace(path)  # restore the previous folder
-            raise
-        shutil.rmtree(old, ignore_errors=True)
+        _put_in_place(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
         raise _cannot_be_written(path, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _put_in_place(new: Path, path: Path) -> None:
+    """Rename a folder to `path`. An old one there changes places with it in one step, where the system can do that."""
+    if not path.exists():
+        new.replace(path)
+        return
+    if _exchange(new, path):
+        return  # `new` is the old folder now, which the caller removes
+    old = new.with_suffix(".old")
+    path.replace(old)
+    try:
+        new.replace(path)
+    except OSError:
+        old.replace(path)  # restore the previous folder
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Let two paths change places in one step (renameat2 of Linux). Returns False where that is not supported."""
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    here = -100  # AT_FDCWD
+    return call is not None and call(here, os.fsencode(one), here, os.fsencode(other), 2) == 0
+
+
+def _restore_and_sweep(path: Path) -> None:
+    """Undo what a kill left: put an old folder back that was being replaced, and remove unfinished ones."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
+        if not LEFTOVER.fullmatch(left.name) or not (left / MARK).exists():
+            continue
+        if left.suffix == ".old" and not path.exists():
+            left.replace(path)
+        elif time.time() - left.stat().st_mtime > ABANDONED:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def sweep_temporaries(folder: Path) -> None:
+    """Remove files that `atomic_write` left in a folder when it was killed. Nobody else may be writing there."""
+    for left in folder.glob(".*.tmp"):
+        if LEFTOVER.fullmatch(left.name) and left.is_file():
+            left.unlink(missing_ok=True)
 
 
 def sync_file(path: Path) -> None:

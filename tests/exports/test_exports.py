@@ -18,6 +18,8 @@ import pytest
 from PIL import Image
 
 import noisesieve as ns
+from noisesieve.core.errors import OutputError
+from noisesieve.core.files import atomic_output, sweep_temporaries
 from noisesieve.core.text import folder_name, guard_cell, unguard_cell
 from noisesieve.exports import EXPORTS
 from noisesieve.report import RunFolder, write_table
@@ -133,6 +135,7 @@ def test_a_disk_that_fills_up_leaves_the_old_export(
 ) -> None:
     assert inside("export", run, "--to", "folder", "--files", "copy", "-o", tmp_path / "out").returncode == 0
     before = sorted(path.name for path in (tmp_path / "out").rglob("*"))
+    monkeypatch.setattr("noisesieve.core.files._exchange", lambda one, other: False)  # a system without it
 
     def full(*_: object) -> Any:
         raise OSError(28, "No space left on device")
@@ -389,3 +392,37 @@ def test_a_dataset_that_moved_is_not_written_into_either(inside: Run, run: Path,
     moved = colours.rename(tmp_path / "moved")
     done = inside("export", run, "--to", "csv", "--data", moved, "-o", moved / "red/x.csv")
     assert done.returncode == 4
+
+
+def test_a_replaced_folder_is_the_old_or_the_new_one_at_every_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    for text in ("old", "new"):
+        with atomic_output(out, folder=True, force=True) as folder:
+            (folder / "file").write_text(text)
+            if text == "new":  # one step, no rename after which the folder is gone
+                monkeypatch.setattr(Path, "replace", lambda self, target: pytest.fail("renamed in two steps"))
+    assert (out / "file").read_text() == "new"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_a_kill_left_is_restored_and_swept(tmp_path: Path) -> None:
+    out, old, unfinished = (tmp_path / name for name in ("out", ".out.0123abcd.old", ".out.0123abcd.tmp"))
+    stranger = tmp_path / ".out.mine.tmp"
+    for folder in (old, unfinished, stranger):
+        folder.mkdir()
+        (folder / ".noisesieve").write_text("made by noisesieve")
+    (old / "file").write_text("old")
+    os.utime(unfinished, (0, 0))
+    with pytest.raises(OutputError, match="exists already"), atomic_output(out, folder=True, force=False):
+        pass
+    assert (out / "file").read_text() == "old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".out.mine.tmp", "out"]
+
+
+def test_temporary_files_of_a_kill_are_swept_from_a_run(tmp_path: Path) -> None:
+    for name in (".report.parquet.0123abcd.tmp", ".mine.tmp", "report.parquet"):
+        (tmp_path / name).write_text("x")
+    sweep_temporaries(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".mine.tmp", "report.parquet"]
