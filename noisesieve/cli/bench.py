@@ -25,7 +25,7 @@ MarkdownFile = Annotated[
     Path | None, o.extra("Write the table as Markdown to this file.", "--markdown", group=OUTPUT, metavar="FILE")
 ]
 Ablation = Annotated[
-    bool, o.extra("Run the paper's ablation: test accuracy of four trainings.", "--ablation", group=NETWORK)
+    bool, o.extra("Run the paper's ablation: test accuracy of five trainings.", "--ablation", group=NETWORK)
 ]
 NOT_OF_BENCH = (
     *("output", "review", "probabilities", "force", "waivers", "trusted_column", "score_pass"),

@@ -6,12 +6,15 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from noisesieve import sources
 from noisesieve.core.errors import InputError, OutputError, StateError
-from noisesieve.core.records import ImageLocation, Index
+from noisesieve.core.files import write_json
+from noisesieve.core.records import ImageLocation, Index, Recalibration
 from noisesieve.core.settings import PixelSettings, ScanSettings, SourceSettings, TrainingOptions
 from noisesieve.core.text import unescape_name
-from noisesieve.report import Report, RunFolder
+from noisesieve.report import Report, RunFolder, summarize, write_table
 from noisesieve.report.run import FILES
 
 
@@ -38,6 +41,28 @@ def settings_of_run(report: Report, data: Path | None = None, root: Path | None 
         device=report.summary.training.device.partition(":")[0],
         probabilities=identity["probabilities"],
     )
+
+
+def rewrite_run(
+    report: Report, table: pa.Table, *, group_by: str | None = None, recalibration: Recalibration | None = None
+) -> Report:
+    """Replace report and summary of a finished run by those of a changed table. None: as they were before."""
+    old, folder = report.summary, report.path.parent
+    summary = summarize(
+        table,
+        classes=report.facts.classes,
+        undecided=old.undecided,
+        training=old.training,
+        group_by=group_by or (None if old.groups is None else old.groups.column),
+        recalibration=recalibration or old.recalibration,
+    )
+    RunFolder(folder).replace(
+        {
+            "report.parquet": lambda path: write_table(table, path, report.facts.to_document()),
+            "summary.json": lambda path: write_json(path, summary.to_document()),
+        }
+    )
+    return Report(table, report.facts, report.path, summary)
 
 
 def pixel_settings_of_run(report: Report) -> PixelSettings:

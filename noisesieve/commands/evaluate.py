@@ -12,17 +12,17 @@ from noisesieve import decisions
 from noisesieve.bench import truth
 from noisesieve.bench.chart import draw_evaluation
 from noisesieve.bench.evaluation import EvaluatedRows, Evaluation, evaluate_rows, labelled_rows
-from noisesieve.commands._open_run import index_of_run
+from noisesieve.commands._open_run import index_of_run, rewrite_run
 from noisesieve.commands._plant import PlantedEvaluation, evaluate_by_planting
 from noisesieve.commands.review import write_review
 from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import InputError, OutputError
-from noisesieve.core.files import atomic_write, locked, write_json
+from noisesieve.core.files import atomic_write, locked
 from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Recalibration
 from noisesieve.decisions.judge import Judgement, judge, wrong_labels
-from noisesieve.report import Report, RunFolder, read_report, summarize, write_table
+from noisesieve.report import Report, read_report
 from noisesieve.sieve.recalibrate import apply_shift, recalibrate, undo_shift
 
 __all__ = ["DecidedEvaluation", "Evaluation", "PlantedEvaluation", "evaluate"]
@@ -47,8 +47,7 @@ def evaluate(
     report = read_report(run)
     outcomes = _outcomes(report, settings)
     if settings.plant is not None:
-        sampled = {row for row, outcome in outcomes.items() if outcome.sampled}
-        judgement = judge(report, outcomes, sampled) if outcomes else None
+        judgement = judge(report, outcomes) if outcomes else None
         return evaluate_by_planting(report, settings, settings.plant, judgement, session)
     if settings.decisions:
         return _evaluate_with_decisions(report, outcomes, settings, session)
@@ -90,46 +89,32 @@ def _evaluate_with_decisions(
     if not len(rows):
         raise InputError("The files have no decision on a usable image.", "Decide something first.")
     now = report.table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
-    known, earlier = ~np.isnan(now), report.summary.recalibration
+    # Rows that a scan with decisions already knew have a probability of 0 or 1, and keep it.
+    known = ~np.isnan(now) & ~report.table["decided_label"].is_valid().to_numpy()
+    earlier = report.summary.recalibration
     before = now if earlier is None else np.where(known, undo_shift(now, earlier), now)
     usable = known[rows]
     found = recalibrate(before[rows[usable]], wrong[usable])
-    after = np.where(known, apply_shift(before, found), np.nan)
+    after = np.where(known, apply_shift(before, found), now)
     if settings.update:
         _update(report, pa.array(after, pa.float32(), from_pandas=True), found, session)
-    sampled = {row for row, outcome in outcomes.items() if outcome.sampled}
     return DecidedEvaluation(
         run=str(report.path.parent),
-        judgement=judge(report, outcomes, sampled),
+        judgement=judge(report, outcomes),
         recalibration=found,
-        estimated_before=float(before[known].mean()),
-        estimated_after=float(after[known].mean()),
+        estimated_before=float(np.nanmean(before)),
+        estimated_after=float(np.nanmean(after)),
         updated=settings.update,
     )
 
 
 def _update(report: Report, probability: pa.Array, found: Recalibration, session: Session) -> None:
     """Write the corrected probabilities into report, summary and page. No verdict and no rank changes."""
-    place = report.table.column_names.index("corruption_probability")
+    place, folder = report.table.column_names.index("corruption_probability"), report.path.parent
     table = report.table.set_column(place, report.table.schema.field(place), probability)
-    old, folder = report.summary, report.path.parent
-    summary = summarize(
-        table,
-        classes=report.facts.classes,
-        undecided=old.undecided,
-        training=old.training,
-        group_by=None if old.groups is None else old.groups.column,
-        recalibration=found,
-    )
     with locked(folder):
-        RunFolder(folder).replace(
-            {
-                "report.parquet": lambda path: write_table(table, path, report.facts.to_document()),
-                "summary.json": lambda path: write_json(path, summary.to_document()),
-            }
-        )
+        changed = rewrite_run(report, table, recalibration=found)
     page = folder / "review.html"
     if page.exists():
-        changed = Report(table, report.facts, report.path, summary)
         limit, least = ReviewSettings.limit, ReviewSettings.min_probability
         write_review(changed, index_of_run(report), page, limit=limit, least=least, session=session)

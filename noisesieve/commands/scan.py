@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from noisesieve import __version__, pixels, sources
+from noisesieve.commands._open_run import rewrite_run
 from noisesieve.commands._prepare import (
     Dataset,
     bytes_needed,
@@ -250,31 +251,15 @@ def _brought_up_to_date(
     report = read_report(run.folder)
     waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
     session.warn_all(broken)
-    old, grouped = report.summary, report.summary.groups
+    grouped = report.summary.groups
     same = np.array_equal(waived, report.table["waived"].to_numpy(zero_copy_only=False))
     if same and (settings.group_by is None or (grouped is not None and grouped.column == settings.group_by)):
         if settings.review and not (run.folder / "review.html").exists():  # it was stopped while it wrote the page
             _show(report, index, settings.min_probability, session)
         return report
-    table = with_waivers(report.table, waived)
-    column = settings.group_by or (None if grouped is None else grouped.column)
-    summary = summarize(
-        table,
-        classes=report.facts.classes,
-        undecided=old.undecided,
-        training=old.training,
-        group_by=column,
-        recalibration=old.recalibration,
-    )
-    run.replace(
-        {
-            "report.parquet": lambda path: write_table(table, path, report.facts.to_document()),
-            "summary.json": lambda path: write_json(path, summary.to_document()),
-        }
-    )
+    report = rewrite_run(report, with_waivers(report.table, waived), group_by=settings.group_by)
     if not same:
         session.note("The waivers have changed: report and summary are updated.")
-    report = Report(table, report.facts, report.path, summary)
     if settings.review:
         _show(report, index, settings.min_probability, session)
     return report

@@ -44,10 +44,11 @@ class Judgement:
 
 
 def strata(report: Report) -> list[Ints]:
-    """Return the rows of the three strata: flagged, just below, and the rest. Waived and trusted rows are in none."""
+    """Return the rows of the three strata: flagged, just below, and the rest. Waived and decided rows are in none."""
     table = report.table
     flagged = report.verdicts == "corrupted"
-    taken = (report.verdicts != "unreadable") & ~table["waived"].to_numpy(zero_copy_only=False)
+    settled = table["waived"].to_numpy(zero_copy_only=False) | table["decided_label"].is_valid().to_numpy()
+    taken = (report.verdicts != "unreadable") & ~settled
     rank = np.nan_to_num(table["rank"].to_numpy(zero_copy_only=False).astype(np.float64), nan=np.inf)
     order = np.argsort(rank, kind="stable")
     others = order[(taken & ~flagged)[order]]
@@ -72,11 +73,11 @@ def _divide(count: int, sizes: list[int]) -> list[int]:
     return parts
 
 
-def judge(report: Report, outcomes: dict[int, Outcome], sampled: set[int]) -> Judgement:
+def judge(report: Report, outcomes: dict[int, Outcome]) -> Judgement:
     """Return precision, recall and noise rate by the decisions."""
     rows, wrong = wrong_labels(report, outcomes)
     is_wrong = dict(zip(rows.tolist(), wrong.tolist(), strict=True))
-    parts, drawn = strata(report), sampled & set(is_wrong)
+    parts, drawn = strata(report), {row for row in is_wrong if outcomes[row].sampled}
     seen = [[is_wrong[row] for row in part.tolist() if row in drawn] for part in parts]
     flagged = [is_wrong[row] for row in parts[0].tolist() if row in is_wrong]
     of = seen[0] or flagged

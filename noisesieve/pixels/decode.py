@@ -14,13 +14,13 @@ import numpy as np
 
 from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index, Ints, Pixels
-from noisesieve.core.row_store import CHUNK as CHUNK_OF_ROWS
 from noisesieve.core.row_store import RowFile
 from noisesieve.core.settings import PixelSettings
 from noisesieve.pixels.cache import CachedPixels, cache_folder, pixel_bytes, pixel_file, pixel_folder
 from noisesieve.pixels.known import KnownContents
 from noisesieve.pixels.stream import StreamedPixels
 from noisesieve.pixels.worker_pool import CHUNK, ImageTask, TaskResult, WorkerOptions, WorkerPool
+from noisesieve.pixels.writer import PixelWriter
 
 
 @dataclass(frozen=True)
@@ -167,43 +167,6 @@ def _file(settings: PixelSettings, root: Path | None, size: int, scratch: Path) 
     return pixel_file(
         scratch / str(size) if root is None else pixel_folder(root, size=size, max_pixels=settings.max_pixels), size
     )
-
-
-class PixelWriter:
-    """Appends decoded images to a file, chunk by chunk. A full disk is said once, and nothing more is stored."""
-
-    def __init__(self, file: RowFile, session: Session) -> None:
-        self.file = file
-        self._session = session
-        self._waiting: dict[str, bytes] = {}
-        self.stored = 0
-        self.full = False
-
-    def __enter__(self) -> PixelWriter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._append()  # also if the work was stopped: the next run goes on from there
-
-    def add(self, result: TaskResult) -> None:
-        """Store the pixels of a result, if it has any."""
-        if result.data and result.sha256 is not None and not self.full:
-            self._waiting[result.sha256] = result.data
-            if len(self._waiting) == CHUNK_OF_ROWS:
-                self._append()
-
-    def _append(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        if not waiting or self.full:
-            return
-        values = np.frombuffer(b"".join(waiting.values()), np.uint8).reshape(-1, *self.file.shape)
-        try:
-            self.file.append(list(waiting), values)
-            self.stored += len(waiting)
-        except OSError as error:
-            self.full = True
-            folder = self.file.file.parent
-            self._session.warn(f"{folder}: {error.strerror or error}: images are decoded again in every epoch.")
 
 
 def thumbnails(
