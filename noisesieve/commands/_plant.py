@@ -27,7 +27,8 @@ from noisesieve.decisions.judge import Judgement
 from noisesieve.report import Report
 
 # Part of an estimated noise rate's interval that is carried into that of the precision. As many rows are flagged as are
-# expected to be wrong, so most of an error in the estimate cancels. (A rate by decisions is carried whole.) With this part 18 of 19 sets with known labels were within.
+# expected to be wrong, so most of an error in the estimate cancels. (A rate by decisions is carried whole.)
+# With this part 18 of 19 sets with known labels were within.
 CARRIED = 0.4
 
 
