@@ -86,22 +86,25 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
     found = report.ReportInputs(index, file_facts, rows, classes, codes, scores, verdicts)
     table = report.build_table(found)
     identity = {**settings.identity(), "fingerprint": report.fingerprint(index, file_facts)}
-    report.write_table(
-        table,
-        output / "report.parquet",
-        report_facts(
-            classes,
-            prior=prior.tolist(),
-            settings=identity,
-            fingerprint=str(identity["fingerprint"]),
-            label_column=index.label_column,
-        ).to_document(),
-    )
-    report.write_margin_history(found, output / "margin_history.parquet")
-    summary = report.summarize(table, classes=classes, undecided=0, training=training_summary())
-    write_json(output / "summary.json", summary.to_document())
-    location = {name: str(path.resolve()) for name, path in settings.source.location().items()}
-    report.RunFolder(output).complete(report.RunRecord(identity, version=__version__, location=location))
+    output.mkdir(parents=True, exist_ok=True)
+    with report.RunFolder(output).stage() as staged:
+        report.write_table(
+            table,
+            staged / "report.parquet",
+            report_facts(
+                classes,
+                prior=prior.tolist(),
+                settings=identity,
+                fingerprint=str(identity["fingerprint"]),
+                label_column=index.label_column,
+            ).to_document(),
+        )
+        report.write_margin_history(found, staged / "margin_history.parquet")
+        summary = report.summarize(table, classes=classes, undecided=0, training=training_summary())
+        write_json(staged / "summary.json", summary.to_document())
+        location = {name: str(path.resolve()) for name, path in settings.source.location().items()}
+        record = report.RunRecord(identity, version=__version__, location=location)
+        report.RunFolder(output).complete(record, staged)
     return report.read_report(output)
 
 

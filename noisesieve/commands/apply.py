@@ -6,12 +6,10 @@ sources     dataset + outcomes → the corrected dataset, with an audit log
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import pyarrow.compute as pc
@@ -25,8 +23,9 @@ from noisesieve.commands._open_run import (
 )
 from noisesieve.core.command_settings import ApplySettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
-from noisesieve.core.files import Document, atomic_output, atomic_write
+from noisesieve.core.files import Document, refuse_existing_folder, write_json
 from noisesieve.core.progress import Session
+from noisesieve.core.publish import finish_publishing, publish, stage
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
 from noisesieve.decisions.resolve import audit_table
@@ -77,6 +76,7 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDec
     report = read_report(run)
     source = settings_of_run(report, settings.data, settings.root).source
     refuse_output_in_dataset(report, settings.output, settings.data, settings.root)
+    finish_publishing(settings.output)
     _refuse_existing(settings)
     whole = sources.read_all(source)
     index = align_to_report(report, sources.narrow(whole, source))
@@ -193,36 +193,39 @@ def _publish(
     found: AppliedDecisions,
     settings: ApplySettings,
 ) -> AppliedDecisions:
-    """Write all three files under temporary names, then rename: audit log and summary first, the dataset last."""
+    """Write dataset, audit log and summary, and put them in place as one set."""
     out = settings.output
-    with contextlib.ExitStack() as stack:
-        target: Any = stack.enter_context(
-            atomic_write(out) if settings.tree is None else atomic_output(out, folder=True, force=settings.force)
-        )
-        root, notes = _write_dataset(whole, source, changes, settings, target)
+    if settings.tree is not None:
+        refuse_existing_folder(out, force=settings.force)
+    with stage(out) as folder:
+        root, notes = _write_dataset(whole, source, changes, settings, folder / out.name)
         options = _scan_options(source, root)
         found = replace(found, root=None if root is None else str(root), notes=notes, scan=options)
         log = audit_table(report, outcomes)
-        fill_csv(stack.enter_context(atomic_write(Path(found.audit))), log.column_names, log.to_pylist())
-        text = json.dumps(found.to_document(), indent=2, ensure_ascii=False) + "\n"
-        stack.enter_context(atomic_write(Path(found.summary))).write(text.encode("utf-8", "backslashreplace"))
+        with (folder / Path(found.audit).name).open("xb") as file:
+            fill_csv(file, log.column_names, log.to_pylist())
+        write_json(folder / Path(found.summary).name, found.to_document())
+        publish(folder, out)
     return found
 
 
 def _write_dataset(
-    whole: Index, source: SourceSettings, changes: dict[int, str | None], settings: ApplySettings, target: Any
+    whole: Index, source: SourceSettings, changes: dict[int, str | None], settings: ApplySettings, target: Path
 ) -> tuple[Path | None, list[str]]:
     """Write the dataset with these changes. Returns the --root that it must be read with, or None, and notes."""
     out = settings.output
     if whole.kind != "folder":
-        rewrite_table(whole, source, changes, target)
+        with target.open("xb") as file:
+            rewrite_table(whole, source, changes, file)
         embedded = whole.locate(0).column is not None
         same = out.resolve().parent == whole.root.resolve()
         return (None if embedded or same else whole.root), []
     kept = np.array([row for row in range(len(whole)) if changes.get(row, "") is not None], dtype=np.int64)
     labels = [str(changes.get(row, whole.labels[row])) for row in kept.tolist()]
     if settings.tree is None:
-        return fill_table(whole.take(kept), source, out, target, labels=labels), []
+        with target.open("xb") as file:
+            return fill_table(whole.take(kept), source, out, file, labels=labels), []
+    target.mkdir()
     return None, write_folder(whole.take(kept), labels, target, link=settings.tree == "link")
 
 

@@ -112,9 +112,10 @@ def _update(report: Report, probability: pa.Array, found: Recalibration, session
     """Write the corrected probabilities into report, summary and page. No verdict and no rank changes."""
     place, folder = report.table.column_names.index("corruption_probability"), report.path.parent
     table = report.table.set_column(place, report.table.schema.field(place), probability)
+    page = folder / "review.html"
+    shown = page.exists()
     with locked(folder):
         changed = rewrite_run(report, table, recalibration=found)
-    page = folder / "review.html"
-    if page.exists():
+    if shown:
         limit, least = ReviewSettings.limit, ReviewSettings.min_probability
         write_review(changed, index_of_run(report), page, limit=limit, least=least, session=session)

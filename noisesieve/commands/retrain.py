@@ -48,15 +48,6 @@ from noisesieve.sieve.calibrate import summarize_model
 __all__ = ["MODELS", "RetrainSummary", "retrain"]
 
 SCHEMA_VERSION = 1  # of retrain.json
-# Files of an older run in the same folder, which would not belong to the new model.
-STALE = (
-    "summary.json",
-    "probabilities.parquet",
-    "margin_history.parquet",
-    "division.parquet",
-    "review.html",
-    "curves.svg",
-)
 
 
 @dataclass(frozen=True)
@@ -121,6 +112,7 @@ def _lead(settings: RetrainSettings, session: TrainingSession) -> RetrainSummary
     if folder.exists() and folder.samefile(report.path.parent):
         raise OutputError(f"{folder}: is the run itself.", "Choose another folder with -o.")
     with locked(folder):
+        RunFolder(folder).recover()
         job = prepare_retraining(report, model, index, roles, settings, RunFolder(folder), session)
         if job is None:
             session.note("This retraining is finished already: same settings, same run.")
@@ -135,8 +127,9 @@ def _lead(settings: RetrainSettings, session: TrainingSession) -> RetrainSummary
             images = job.recipe.image_count(len(clean), len(corrupted)) + _images_of_scan(job)
             fair = plan_baseline(job.recipe, recipe_of_run(report), rows=len(rows), passes=images)
             baseline = _share_and_train(_task(job, "ce", fair, (job.given, rows, rows[:0])), session)
-        found = _record(job, retrained, baseline, session)
-        job.folder.complete(RunRecord(job.identity, version=__version__))
+        with job.folder.stage() as staged:
+            found = _record(job, retrained, baseline, staged, session)
+            job.folder.complete(RunRecord(job.identity, version=__version__), staged)
         return found
 
 
@@ -185,10 +178,10 @@ def _train(task: RetrainTask, session: TrainingSession) -> RetrainResult:
 
 
 def _record(
-    job: RetrainJob, retrained: RetrainResult, baseline: RetrainResult | None, session: TrainingSession
+    job: RetrainJob, retrained: RetrainResult, baseline: RetrainResult | None, folder: Path, session: TrainingSession
 ) -> RetrainSummary:
-    """Score the run's rows with the new weights, for the model card, and write every file."""
-    model, folder, state = job.model, job.folder.folder, retrained.state
+    """Score the run's rows with the new weights, for the model card, and write every file to a folder."""
+    model, home, state = job.model, job.folder.folder, retrained.state
     session.stage("scoring", len(job.codes))
     loader = BatchLoader(job.decoded.pixels, session.device, statistics=model.statistics)
     probs = predict(state.average, loader, flip=model.flip, done=lambda count: session.pause())
@@ -198,8 +191,6 @@ def _record(
     column = job.report.table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
     probabilities = np.nan_to_num(column[job.decoded.rows[rows]])
     probabilities = np.where(~corrupted & (codes != job.given[rows]), 0.0, probabilities)  # corrected labels are right
-    for old in STALE:
-        (folder / old).unlink(missing_ok=True)
     scores = label_scores(probs[rows], torch.from_numpy(codes), model.sieve_eps).numpy()
     card = ModelCard(
         network=job.recipe,
@@ -221,7 +212,7 @@ def _record(
     found = RetrainSummary(
         version=__version__,
         run=str(job.settings.run),
-        output=str(folder),
+        output=str(home),
         device=session.device.type,
         recipe=job.recipe,
         rows=job.roles.counts,
@@ -232,7 +223,7 @@ def _record(
     write_json(folder / "retrain.json", found.to_document())
     if accuracy is not None:
         with atomic_write(folder / "curves.svg") as file:
-            title = without_xml_control(printable(folder.name))
+            title = without_xml_control(printable(home.name))
             file.write(draw_accuracy(accuracy, title).encode("utf-8", "backslashreplace"))
     return found
 

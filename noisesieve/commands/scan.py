@@ -36,7 +36,7 @@ from noisesieve.commands._train import train, train_network
 from noisesieve.commands.review import write_review
 from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import OutputError
-from noisesieve.core.files import locked, sweep_temporaries, write_json
+from noisesieve.core.files import locked, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import recipe_to_document
 from noisesieve.core.records import FileFacts, Index, Recalibration, Scores, Verdicts
@@ -106,8 +106,8 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
         with locked(folder):
             for note in index.notes:
                 session.note(note)
-            sweep_temporaries(folder)
             run = RunFolder(folder)
+            run.recover()
             again = run.is_finished() and not settings.force  # most likely the same run: then no pixels are needed
             ahead = None if again else guess_size(index, settings, session)
             reading = session.without_time_limit() if again else session
@@ -118,6 +118,8 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
                 session.note("This run is finished already: same settings, same data.")
                 if (version := run.version()) != __version__:
                     session.note(f"It was made by noisesieve {version}; this is {__version__}.")
+                if run.unfinished() is not None:
+                    session.note("Another scan into this folder was stopped: its own command goes on with it.")
                 return _brought_up_to_date(run, index, file_facts, settings, session)
             scratch = run.checkpoints / "pixels"
             decided = match_decisions(settings.decisions, index, file_facts, session)
@@ -137,12 +139,13 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
                 recipe=recipe_to_document(dataset.recipe),
                 location=location_of_data(settings),
             )
-            (folder / "review.html").unlink(missing_ok=True)  # from an older run
             run.begin(record, index, file_facts, fresh=state == "fresh")
             shared = not dataset.recipe.frozen
             dataset, weights, scores = train(dataset, settings, run, identity, session)
-            report = _record(dataset, weights, scores, identity, run, settings, session)
-            run.complete(record)
+            with run.stage() as staged:
+                report = _record(dataset, weights, scores, identity, staged, settings, session)
+                run.complete(record, staged)
+            report = replace(report, path=folder / report.path.name)
             if settings.review:
                 _show(report, index, settings.min_probability, session)
             return report
@@ -159,12 +162,12 @@ def _record(
     weights: TrainedWeights,
     scores: Scores,
     identity: Identity,
-    run: RunFolder,
+    folder: Path,
     settings: ScanSettings,
     session: Session,
 ) -> Report:
-    """Decide on every row and write the files of the run, each atomically."""
-    recipe, folder, classes = dataset.recipe, run.folder, dataset.classes
+    """Decide on every row and write the files of the run to a folder."""
+    recipe, classes = dataset.recipe, dataset.classes
     verdicts = decide(scores, dataset.given_codes, eps=recipe.sieve_eps, trusted=dataset.settled)
     verdicts, recalibration = _corrected(verdicts, dataset)
     index, file_facts = dataset.index, dataset.decoded.file_facts
@@ -198,8 +201,6 @@ def _record(
         settings.probabilities == "auto" and scores.probs.size <= MOST_PROBABILITIES
     ):
         write_table(probabilities_table(inputs), folder / "probabilities.parquet", {"classes": classes})
-    else:
-        (folder / "probabilities.parquet").unlink(missing_ok=True)  # from an older run
     write_history(scores.history, folder / "history.parquet")
     write_margin_history(inputs, folder / "margin_history.parquet")
     assert scores.facts is not None

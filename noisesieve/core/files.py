@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from noisesieve.core.errors import OutputError, StateError
+from noisesieve.core.errors import OutputError
 
 Json = dict[str, Any]  # a JSON object that was read, or whose content is open
 Document = dict[str, object]  # a JSON object to be written; a schema in report/schemas describes it
@@ -48,10 +48,11 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
                 temporary.unlink()
         sync_folder(path.parent)
     except OSError as error:
-        raise _cannot_be_written(path, error) from error
+        raise cannot_be_written(path, error) from error
 
 
-def _cannot_be_written(path: Path, error: OSError) -> OutputError:
+def cannot_be_written(path: Path, error: OSError) -> OutputError:
+    """Return the error for a file or folder that the system does not let us write."""
     return OutputError(
         f"{path}: cannot be written: {error.strerror or error}.", "Free some space, or choose another path with -o."
     )
@@ -71,39 +72,49 @@ def atomic_output(path: Path, *, folder: bool, force: bool) -> Iterator[Path]:
             raise OutputError(f"{path}: exists already.", "Choose another name with -o, or pass --force.")
         yield path
         return
-    _restore_and_sweep(path)
-    if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or (force and (path / MARK).exists()))):
-        ours = (path / MARK).exists()
-        hint = "Pass --force to replace it." if ours else "noisesieve did not create it: choose another with -o."
-        raise OutputError(f"{path}: exists already.", hint)
+    restore_and_sweep(path)
+    refuse_existing_folder(path, force=force)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         temporary.mkdir(parents=True)
         (temporary / MARK).write_text("made by noisesieve\n")
         yield temporary
-        _put_in_place(temporary, path)
+        put_in_place(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
-        raise _cannot_be_written(path, error) from error
+        raise cannot_be_written(path, error) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _put_in_place(new: Path, path: Path) -> None:
-    """Rename a folder to `path`. An old one there changes places with it in one step, where the system can do that."""
+def refuse_existing_folder(path: Path, *, force: bool) -> None:
+    """Refuse to write a folder over anything but an empty folder or, with `force`, one that noisesieve created."""
+    if path.exists() and not (path.is_dir() and (not any(path.iterdir()) or (force and (path / MARK).exists()))):
+        ours = (path / MARK).exists()
+        hint = "Pass --force to replace it." if ours else "noisesieve did not create it: choose another with -o."
+        raise OutputError(f"{path}: exists already.", hint)
+
+
+def put_in_place(new: Path, path: Path) -> None:
+    """Rename a file or folder to `path`. An old one there changes places with it, in one step where the system can."""
     if not path.exists():
         new.replace(path)
         return
     if _exchange(new, path):
-        return  # `new` is the old folder now, which the caller removes
+        return
     old = new.with_suffix(".old")
-    path.replace(old)
+    if path.is_dir():
+        path.replace(old)
+    else:
+        shutil.copyfile(path, old)
     try:
         new.replace(path)
+        old.replace(new)
     except OSError:
-        old.replace(path)  # restore the previous folder
+        if not new.exists():
+            path.replace(new)
+        old.replace(path)
         raise
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -113,7 +124,7 @@ def _exchange(one: Path, other: Path) -> bool:
     return call is not None and call(here, os.fsencode(one), here, os.fsencode(other), 2) == 0
 
 
-def _restore_and_sweep(path: Path) -> None:
+def restore_and_sweep(path: Path) -> None:
     """Undo what a kill left: put an old folder back that was being replaced, and remove unfinished ones."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
         if not LEFTOVER.fullmatch(left.name) or not (left / MARK).exists():
@@ -125,10 +136,12 @@ def _restore_and_sweep(path: Path) -> None:
 
 
 def sweep_temporaries(folder: Path) -> None:
-    """Remove files that `atomic_write` left in a folder when it was killed. Nobody else may be writing there."""
+    """Remove what a killed process was writing in a folder. Nobody else may be writing there."""
     for left in folder.glob(".*.tmp"):
         if LEFTOVER.fullmatch(left.name) and left.is_file():
             left.unlink(missing_ok=True)
+        elif LEFTOVER.fullmatch(left.name) and (left / MARK).exists():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def sync_file(path: Path) -> None:
@@ -145,30 +158,6 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def verify_written(file: Path) -> None:
-    """Refuse a file of a run folder that is not the one the run wrote, by its hash in run.json.
-
-    An unfinished run is refused, too: after `scan --force` was killed, its files may be of two runs.
-    """
-    record = file.parent / "run.json"
-    if not record.exists():
-        return  # a file without a run folder
-    try:
-        known = json.loads(record.read_text(encoding="utf-8"))
-        whole = digest({name: value for name, value in known.items() if name != "digest"}) == known["digest"]
-        marks = (known["files"].get(file.name), known.get("pending", {}).get(file.name))
-        finished = known["complete"] is True
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        whole = finished = False
-        marks = (None, None)
-    if not whole:
-        raise StateError(f"{record}: damaged.", "Scan the dataset again with --force.")
-    if not finished:
-        raise StateError(f"{file.parent}: the run is not finished.", "The same `scan` command finishes it.")
-    if marks[0] is not None and file.exists() and sha256_of(file) not in marks:
-        raise StateError(f"{file}: changed since the run wrote it.", "Scan the dataset again with --force.")
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -50,6 +50,7 @@ class Session:
 
     watcher: Watcher = field(default_factory=NullWatcher)
     stop: Stop = never
+    _said: set[str] = field(default_factory=set, kw_only=True, repr=False)
 
     def pause(self) -> None:
         """Raise `Stopped` if a stop was requested. Called between two pieces of work."""
@@ -72,6 +73,12 @@ class Session:
     def warn(self, text: str) -> None:
         """Show a warning."""
         self.watcher.warn(text)
+
+    def warn_once(self, text: str) -> None:
+        """Show a warning, unless this command has shown it already."""
+        if text not in self._said:
+            self._said.add(text)
+            self.warn(text)
 
     def warn_all(self, lines: list[str], most: int = 20) -> None:
         """Warn with the first `most` lines, then with a count of the rest."""

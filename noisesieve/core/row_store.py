@@ -56,8 +56,8 @@ class RowFile:
             with self._index.open("rb") as file:
                 file.seek(self._read_bytes)
                 added = file.read()
-        except FileNotFoundError:
-            return
+        except OSError:
+            return  # there is none, or it cannot be read: then its rows are computed again
         stored = self.file.stat().st_size // self._row_bytes if self.file.exists() else 0
         for line in added[: added.rfind(b"\n") + 1].splitlines(keepends=True):
             self._read_bytes += len(line)
@@ -92,10 +92,13 @@ class RowFile:
                     lost += 1
         return lost
 
-    def _checksum_of(self, chunk: Chunk) -> int:
-        with self.file.open("rb") as file:
-            file.seek(chunk.first * self._row_bytes)
-            return zlib.crc32(file.read(len(chunk.contents) * self._row_bytes))
+    def _checksum_of(self, chunk: Chunk) -> int | None:
+        try:
+            with self.file.open("rb") as file:
+                file.seek(chunk.first * self._row_bytes)
+                return zlib.crc32(file.read(len(chunk.contents) * self._row_bytes))
+        except OSError:
+            return None  # counts as damaged
 
     def append(self, contents: Sequence[str], values: npt.NDArray[Any]) -> None:
         """Add a chunk: its bytes first, then its line in the index."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import json
 import os
 import re
 import unicodedata
 from collections.abc import Container, Sequence
+
+from noisesieve.core.errors import InputError
 
 IMAGE_EXTENSIONS = frozenset(
     [
@@ -164,3 +167,11 @@ def chart_start(width: int, height: int, label: str) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'role="img" aria-label="{label}"><style>{style}</style><rect width="{width}" height="{height}" fill="#fff"/>'
     )
+
+
+def refuse_half_characters(value: object, location: str) -> None:
+    """Refuse JSON that has half of a character in it (a lone surrogate): it cannot be written or printed."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{location}: invalid Unicode (a lone surrogate).", "Repair the text.") from error

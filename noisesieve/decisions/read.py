@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from noisesieve.core.csv_file import csv_separator, read_csv_file
 from noisesieve.core.errors import InputError
+from noisesieve.core.text import refuse_half_characters
 
 UNUSABLE = "unusable"
 PAGE_DECISIONS = ("accept", "keep", "relabel", UNUSABLE)
@@ -123,6 +124,7 @@ def _read_label_studio(file: Path, blob: bytes) -> DecisionFile:
     decisions: list[Decision] = []
     undecided = 0
     for i, task in enumerate(tasks):
+        refuse_half_characters(task, f"{file}, task {i}")
         found = _task_decisions(task, f"{file}, task {task.get('id', i)}")
         decisions.extend(found)
         undecided += not found

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from filelock import FileLock, Timeout
 
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bytes, Ints
@@ -32,12 +35,28 @@ def cache_folder(settings: PixelSettings, session: Session) -> Path | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if os.access(folder, os.W_OK):
+            _remove_empty_entries(folder)
             return folder
         reason = "not writable"
     except OSError as error:
         reason = str(error.strerror)
     session.warn(f"{folder}: {reason}: this run is not cached (--cache-dir chooses another folder).")
     return None
+
+
+def _remove_empty_entries(folder: Path) -> None:
+    """Remove entries in which a failed or killed run stored nothing."""
+    for entry in folder.glob("*px-v*-*"):
+        with contextlib.suppress(OSError, Timeout):
+            if not any(file.stat().st_size for file in entry.iterdir()):
+                with FileLock(entry / ".lock", blocking=False):
+                    if not any(file.stat().st_size for file in entry.iterdir()):
+                        shutil.rmtree(entry)
+
+
+def warn_uncached(session: Session, root: Path, error: OSError) -> None:
+    """Say, once per run, that nothing more is stored: the run takes longer and its result is the same."""
+    session.warn_once(f"{root}: {error.strerror or error}: this run goes on without the cache.")
 
 
 def pixel_folder(root: Path, *, size: int, max_pixels: int) -> Path:

@@ -132,7 +132,10 @@ def decode(
     if damaged := file.drop_damaged(first):
         session.warn(f"{file.file.parent}: {damaged:,} images are damaged: they are decoded again.")
     missing = file.missing(first) - failed.keys()
-    if writer.full or not _fits(settings, root or scratch, size, images=len(first), missing=len(missing)):
+    if not writer.full and not _fits(settings, root or scratch, size, images=len(first), missing=len(missing)):
+        session.note("The pixels do not fit the cache (--cache-budget): images are decoded again in every epoch.")
+        return _streamed(index, file_facts, settings, session, size=size)
+    if writer.full:
         return _streamed(index, file_facts, settings, session, size=size)
     if missing and done is None and len(missing) < len(first):
         session.note(f"{len(first) - len(missing):,} of {len(first):,} images were in the cache.")
@@ -208,7 +211,6 @@ def _streamed(
     size: int,
 ) -> Decoded:
     """Decode everything once to find out what is readable, without storing it."""
-    session.note("The pixels do not fit the cache (--cache-budget): images are decoded again in every epoch.")
     readable = np.flatnonzero(file_facts.readable)
     tasks = [ImageTask(i, index.locate(i)) for i in readable.tolist()]
     if tasks and tasks[0].location.column is not None:

@@ -6,6 +6,7 @@ import numpy as np
 
 from noisesieve.core.progress import Session
 from noisesieve.core.row_store import CHUNK, RowFile
+from noisesieve.pixels.cache import warn_uncached
 from noisesieve.pixels.worker_pool import TaskResult
 
 
@@ -42,5 +43,4 @@ class PixelWriter:
             self.stored += len(waiting)
         except OSError as error:
             self.full = True
-            folder = self.file.file.parent
-            self._session.warn(f"{folder}: {error.strerror or error}: images are decoded again in every epoch.")
+            warn_uncached(self._session, self.file.file.parent.parent, error)

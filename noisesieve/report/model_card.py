@@ -12,7 +12,7 @@ from torch import Tensor
 
 from noisesieve import __version__
 from noisesieve.core.errors import NoisesieveError, StateError
-from noisesieve.core.files import atomic_write, sha256_of, sha256_of_weights, verify_written, write_json
+from noisesieve.core.files import atomic_write, sha256_of, sha256_of_weights, write_json
 from noisesieve.core.recipes import LAST, NetworkChoice
 from noisesieve.core.records import ModelSummary
 from noisesieve.learn.frozen.head_data import Head
@@ -20,6 +20,7 @@ from noisesieve.learn.networks.backbones import Network, build
 from noisesieve.learn.networks.lite import with_timm_names
 from noisesieve.learn.networks.pretrained import Statistics, load_backbone, weights_file
 from noisesieve.learn.state import TrainingState
+from noisesieve.report.run import verify_written
 
 SCHEMA_VERSION = 1
 

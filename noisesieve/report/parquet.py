@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import InputError, StateError
-from noisesieve.core.files import Document, Json, atomic_write, verify_written
+from noisesieve.core.files import Document, Json, atomic_write
 from noisesieve.core.records import Bools, EpochRow
 from noisesieve.core.summary import SCHEMA_VERSION, Summary
+from noisesieve.report.run import verify_written
 from noisesieve.report.schema import COLUMNS, HISTORY, KEY
 from noisesieve.report.table import ReportInputs
 
@@ -121,7 +122,6 @@ def write_history(history: Sequence[EpochRow], path: Path) -> None:
 
 def write_division(inputs: ReportInputs, path: Path) -> None:
     """Write the clean / corrupted split that `retrain` uses, by row of the report. Only the preset cifar has one."""
-    path.unlink(missing_ok=True)  # from an older run
     if inputs.scores.division is not None:
         clean = np.zeros(len(inputs.index), dtype=np.bool_)
         clean[inputs.rows] = inputs.scores.division
@@ -132,7 +132,6 @@ def write_margin_history(inputs: ReportInputs, path: Path) -> None:
     """Write the margin of every row in the last epochs; of a large dataset only of rows that were ever flagged."""
     margin_history = inputs.scores.margin_history
     if margin_history is None:
-        path.unlink(missing_ok=True)  # from an older run
         return
     rows = np.arange(margin_history.shape[1])
     if margin_history.size > MOST_MARGINS:
@@ -157,9 +156,9 @@ def _read(path: str | Path, columns: list[str] | None) -> Report:
     file = Path(path)
     if file.is_dir():
         file = file / "report.parquet"
+    verify_written(file)
     if not file.exists():
         raise InputError(f"{file}: no such report.", "Give a run folder that `noisesieve scan` has finished.")
-    verify_written(file)
     try:
         with pq.ParquetFile(file) as opened:
             schema = opened.schema_arrow

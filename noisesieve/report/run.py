@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import OutputError, StateError
-from noisesieve.core.files import Document, Json, atomic_write, digest, sha256_of, write_json
+from noisesieve.core.files import Document, Json, atomic_write, digest, sha256_of, sweep_temporaries, write_json
 from noisesieve.core.progress import Session
+from noisesieve.core.publish import finish_publishing, publish, stage
 from noisesieve.core.records import FileFacts, Index
 from noisesieve.core.summary import SCHEMA_VERSION
 
@@ -31,6 +32,8 @@ FILES = (
     "model.json",
     "retrain.json",
 )
+MAIN = "report.parquet"  # the first of the files that are published together
+STALE = ("review.html", "curves.svg")  # files without a hash that belong to the run before
 SHOWN = 5  # differences that are named
 
 Identity = Json  # what a run is recognised by: settings, data, recipe, device; differences are named key by key
@@ -86,7 +89,6 @@ class RunRecord:
     location: dict[str, str] | None = None  # absolute paths of a scan's data: path, and root and weights if given
     complete: bool = False  # every file was written
     files: dict[str, str] = field(default_factory=dict)  # name → SHA-256, of a complete run
-    pending: dict[str, str] = field(default_factory=dict)  # SHA-256 of files that are being replaced
     schema_version: int = SCHEMA_VERSION
 
     def to_document(self) -> Document:
@@ -115,22 +117,16 @@ class RunFolder:
         self.folder = folder
         self.checkpoints = folder / "checkpoint"
         self._json = folder / "run.json"
+        self._next = self.checkpoints / "run.json"  # of an unfinished run that will replace a finished one
+
+    def recover(self) -> None:
+        """Finish or remove what a killed process left here. The folder must be locked."""
+        finish_publishing(self.folder / MAIN)
+        sweep_temporaries(self.folder)
 
     def read(self) -> RunRecord | None:
         """Return run.json, with its hash checked, or None if there is no run yet."""
-        if not self._json.exists():
-            return None
-        try:
-            document = json.loads(self._json.read_text(encoding="utf-8"))
-            newer = document["schema_version"] if isinstance(document, dict) else 0
-            if isinstance(newer, int) and newer > SCHEMA_VERSION:
-                raise StateError(
-                    f"{self._json}: schema version {newer}; this noisesieve reads up to {SCHEMA_VERSION}.",
-                    "Upgrade noisesieve.",
-                )
-            return RunRecord.from_document(document)
-        except (ValueError, KeyError, OSError, RecursionError) as error:
-            raise StateError(f"{self._json}: damaged ({error}).", "Scan again with --force.") from error
+        return _read_record(self._json)
 
     def find_state(self, identity: Identity, index: Index, file_facts: FileFacts, *, force: bool) -> str:
         """Return "finished", "resume" or "fresh": what this folder has of the run. Another run's folder is refused.
@@ -141,23 +137,32 @@ class RunFolder:
         try:
             known = self.read()
         except StateError:
-            if force:
-                return "fresh"
-            raise
-        if known is not None and known.identity == identity and not known.complete:
+            if not force:
+                raise
+            known = None
+        if known is not None and known.complete and known.identity == identity and not force:
+            self._verify(known)
+            return "finished"
+        unfinished = self.unfinished()
+        if unfinished is not None and unfinished.identity == identity:
             return "resume"
         if force:
             return "fresh"
         if known is None:
             self._refuse_other_files()
             return "fresh"
-        if known.identity != identity:
-            raise StateError(
-                f"{self.folder}: contains a run with {self._differences(known.identity, identity, index, file_facts)}.",
-                "Choose another folder with -o, or replace that run with --force.",
-            )
-        self._verify(known)
-        return "finished"
+        raise StateError(
+            f"{self.folder}: contains a run with {self._differences(known.identity, identity, index, file_facts)}.",
+            "Choose another folder with -o, or replace that run with --force.",
+        )
+
+    def unfinished(self) -> RunRecord | None:
+        """Return the record of the run that was begun here and not finished, or None."""
+        for file in (self._next, self._json):
+            with contextlib.suppress(StateError):  # damaged: then it cannot be resumed
+                if (known := _read_record(file)) is not None and not known.complete:
+                    return known
+        return None
 
     def is_finished(self) -> bool:
         """Return True if there is a finished run here, of whatever settings."""
@@ -173,35 +178,38 @@ class RunFolder:
         return "unknown" if known is None else known.version
 
     def begin(self, record: RunRecord, index: Index, file_facts: FileFacts, *, fresh: bool) -> None:
-        """Write run.json of an unfinished run: from now on the same command resumes it."""
+        """Write the record of an unfinished run: from now on the same command resumes it.
+
+        A finished run in the same folder stays as it is, and readable, until the new one is whole.
+        """
         if fresh:
             for old in self.checkpoints.rglob("*.ckpt"):
                 old.unlink(missing_ok=True)
         self._write_rows(index, file_facts)
-        write_json(self._json, record.to_document())
+        write_json(self._next if self.is_finished() else self._json, record.to_document())
 
-    def complete(self, record: RunRecord) -> None:
-        """Write run.json of a finished run, with the hash of every file."""
-        files = {name: sha256_of(self.folder / name) for name in FILES if (self.folder / name).exists()}
-        write_json(self._json, replace(record, complete=True, files=files).to_document())
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+    @contextlib.contextmanager
+    def stage(self) -> Iterator[Path]:
+        """Yield a folder to write the files of a new run to."""
+        with stage(self.folder / MAIN) as folder:
+            yield folder
+
+    def complete(self, record: RunRecord, staged: Path) -> None:
+        """Put the staged files in place, with run.json of a finished run, which has the hash of every file."""
+        files = {name: sha256_of(staged / name) for name in FILES if (staged / name).exists()}
+        write_json(staged / "run.json", replace(record, complete=True, files=files).to_document())
+        publish(staged, self.folder / MAIN, remove=[*(set(FILES) - files.keys()), *STALE, self.checkpoints.name])
 
     def replace(self, files: dict[str, Callable[[Path], None]]) -> None:
-        """Replace files of a finished run. If it is interrupted, run.json accepts the old and the new files."""
+        """Replace some files of a finished run, report.parquet among them. Its page does not fit them any more."""
         known = self.read()
         assert known is not None
-        new = {name: self.folder / f".{name}.new" for name in files}
-        try:
+        with self.stage() as staged:
             for name, write in files.items():
-                write(new[name])
-            marks = {name: sha256_of(path) for name, path in new.items()}
-            write_json(self._json, replace(known, pending=marks).to_document())
-            for name, path in new.items():
-                path.replace(self.folder / name)
-        finally:
-            for path in new.values():
-                path.unlink(missing_ok=True)
-        write_json(self._json, replace(known, pending={}, files={**known.files, **marks}).to_document())
+                write(staged / name)
+            marks = {name: sha256_of(staged / name) for name in files}
+            write_json(staged / "run.json", replace(known, files={**known.files, **marks}).to_document())
+            publish(staged, self.folder / MAIN, remove=["review.html"])
 
     def require_free_space(self, need: int) -> None:
         """Refuse a disk with too little free space, before hours of training."""
@@ -223,7 +231,7 @@ class RunFolder:
     def _verify(self, known: RunRecord) -> None:
         for name, mark in known.files.items():
             file = self.folder / name
-            if not file.exists() or sha256_of(file) not in (mark, known.pending.get(name)):
+            if not file.exists() or sha256_of(file) != mark:
                 raise StateError(
                     f"{file}: {'changed since the run' if file.exists() else 'missing'}.", "Scan again with --force."
                 )
@@ -263,6 +271,39 @@ class RunFolder:
                 changes.append(f"{name}: {what}")
         more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
         return ", ".join(changes[:SHOWN]) + more if changes else "the order of the rows changed"
+
+
+def verify_written(file: Path) -> None:
+    """Refuse a file of a run folder that is not the one the run wrote, by its hash in run.json.
+
+    Files that a killed process did not put in place are put there first. A run that never finished is refused, too.
+    """
+    folder = file.parent
+    finish_publishing(folder / MAIN)
+    known = RunFolder(folder).read()
+    if known is None:
+        return  # a file without a run folder
+    if not known.complete:
+        raise StateError(f"{folder}: the run is not finished.", "The same `scan` command finishes it.")
+    mark = known.files.get(file.name)
+    if mark is not None and file.exists() and sha256_of(file) != mark:
+        raise StateError(f"{file}: changed since the run wrote it.", "Scan the dataset again with --force.")
+
+
+def _read_record(file: Path) -> RunRecord | None:
+    """Return a run.json, with its hash checked, or None if there is none."""
+    if not file.exists():
+        return None
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        newer = document["schema_version"] if isinstance(document, dict) else 0
+        if isinstance(newer, int) and newer > SCHEMA_VERSION:
+            raise StateError(
+                f"{file}: schema version {newer}; this noisesieve reads up to {SCHEMA_VERSION}.", "Upgrade noisesieve."
+            )
+        return RunRecord.from_document(document)
+    except (ValueError, KeyError, OSError, RecursionError) as error:
+        raise StateError(f"{file}: damaged ({error}).", "Scan again with --force.") from error
 
 
 def _shown(value: object) -> str:

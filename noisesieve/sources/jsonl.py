@@ -13,6 +13,7 @@ from noisesieve.core.errors import InputError
 from noisesieve.core.files import Json
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
+from noisesieve.core.text import refuse_half_characters
 from noisesieve.sources.table import Table, to_index
 
 
@@ -32,7 +33,7 @@ def read(settings: SourceSettings) -> Index:
                     _refuse_multi_label(row.get(settings.label_column), settings, number)
                     if (image := _image_column(row, settings)) is not None:
                         row[image] = None  # read again for decoding, so that the index stays small
-                    _refuse_half_characters(row, file, number)
+                    refuse_half_characters(row, f"{file}:{number}")
                     names.update(dict.fromkeys(row))
                     rows.append(row)
                     lines.append(number)
@@ -84,13 +85,6 @@ def _refuse_multi_label(label: Any, settings: SourceSettings, number: int) -> No
             f"{settings.path}:{number}: the label is a list: a multi-label dataset.",
             "noisesieve needs one label per image.",
         )
-
-
-def _refuse_half_characters(row: Json, file: Path, number: int) -> None:
-    try:
-        json.dumps(row, ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{file}:{number}: invalid Unicode (a lone surrogate).", "Repair the text.") from error
 
 
 def _image_column(row: Json, settings: SourceSettings) -> str | None:

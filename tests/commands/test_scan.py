@@ -347,6 +347,34 @@ def test_a_run_killed_at_any_time_resumes_to_the_same_bytes(colours: Path, tmp_p
     assert not (tmp_path / "b/run/checkpoint").exists()
 
 
+@pytest.mark.slow
+def test_a_finished_run_stays_whole_until_the_one_that_replaces_it_is(
+    colours: Path, tmp_path: Path, inside: Run
+) -> None:
+    run = tmp_path / "a/run"
+    first = started(colours, tmp_path / "a", *QUICK)
+    assert first.wait(HANGS) == 0, first.communicate()
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file() and path.name != ".lock"}
+    victim = started(colours, tmp_path / "a", *LONG, "--force")
+    wait_for_checkpoint(run, victim)
+    victim.kill()
+    victim.communicate()
+    assert {name: (run / name).read_bytes() for name in before} == before
+    assert inside("export", run, "--to", "csv", "--only", "all", "-o", tmp_path / "old.csv").returncode == 0
+    again = started(colours, tmp_path / "a", *QUICK)
+    _, err = again.communicate(timeout=HANGS)
+    assert again.returncode == 0, err
+    assert "finished already" in err
+    assert "Another scan into this folder was stopped" in err
+    resumed = started(colours, tmp_path / "a", *LONG, "--force")
+    _, err = resumed.communicate(timeout=HANGS)
+    assert resumed.returncode == 0, err
+    assert "Resuming in epoch" in err
+    assert not (run / "checkpoint").exists()
+    assert (run / "report.parquet").read_bytes() != before["report.parquet"]
+    assert (run / "review.html").read_bytes() != before["review.html"]
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_a_checkpoint_and_its_own_code(colours: Path, tmp_path: Path, number: int, code: int) -> None:
     process = started(colours, tmp_path / "a", *LONG)

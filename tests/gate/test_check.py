@@ -20,12 +20,14 @@ import yaml
 
 import noisesieve as ns
 from noisesieve.core.command_settings import Policy
+from noisesieve.core.errors import OutputError
 from noisesieve.core.options import parse_limit
 from noisesieve.gate.github import commands, summary
 from noisesieve.gate.markdown import escape, render
 from noisesieve.gate.policy import BatchCounts, RuleResult, Suspect, apply_policy, binomial_tail, lower_bound
 from noisesieve.gate.result import GateResult
 from noisesieve.report import RunFolder
+from noisesieve.report.run import MAIN
 from noisesieve.report.waivers import read_waivers
 from tests.conftest import REPOSITORY, SAMPLE, Run, paint, validate
 from tests.runs import built_once, make_run
@@ -484,13 +486,14 @@ def test_a_waiver_refresh_that_fails_leaves_the_run_whole(colours: Path, tmp_pat
     def full(path: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match="space"):
+    with pytest.raises(OutputError, match="space"):
         folder.replace({"report.parquet": lambda path: path.write_bytes(b"new"), "summary.json": full})
     assert ns.read_report(tmp_path / "run").table.equals(run.table)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            Path, "replace", lambda self, target: full(self) if self.suffix == ".new" else os.replace(self, target)
+            Path, "replace", lambda self, target: full(self) if target.name == "run.json" else os.replace(self, target)
         )
-        with pytest.raises(OSError, match="space"):
-            folder.replace({"report.parquet": lambda path: shutil.copy(run.path, path)})
-    assert ns.read_report(tmp_path / "run").table.equals(run.table)  # run.json knows the old bytes and the new
+        with pytest.raises(OutputError, match="No space"):
+            folder.replace({MAIN: lambda path: shutil.copy(run.path, path)})
+    assert ns.read_report(tmp_path / "run").table.equals(run.table)
+    assert not list(run.path.parent.glob(".*.publish"))

@@ -18,13 +18,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from filelock import FileLock
 
 from noisesieve import pixels, sources
 from noisesieve.core.errors import InputError, Stopped
 from noisesieve.core.progress import NullWatcher, Session
 from noisesieve.core.records import ImageLocation, Index
 from noisesieve.core.settings import PixelSettings, SourceSettings
-from noisesieve.pixels.cache import CachedPixels
+from noisesieve.pixels.cache import CachedPixels, cache_folder
 from noisesieve.pixels.worker_pool import ImageTask, WorkerOptions, WorkerPool, _WorkerThread
 from tests.conftest import paint
 
@@ -318,13 +319,26 @@ def test_a_full_disk_costs_the_cache_and_one_warning(
 
     monkeypatch.setattr("noisesieve.core.row_store.RowFile.append", full)
     index, warned, ahead = index_of_run(colours), Warned(), pixels.Ahead(16)
-    facts = pixels.inspect_files(index, settings(tmp_path), Session(warned), ahead=ahead)
-    found = pixels.decode(
-        index, facts, settings(tmp_path), Session(warned), size=16, scratch=tmp_path / "s", ahead=ahead
-    )
+    session = Session(warned)
+    facts = pixels.inspect_files(index, settings(tmp_path), session, ahead=ahead)
+    found = pixels.decode(index, facts, settings(tmp_path), session, size=16, scratch=tmp_path / "s", ahead=ahead)
     assert len(all_pixels(found)) == 120
     assert len(warned.texts) == 1
-    assert "No space left on device: images are decoded again in every epoch" in warned.texts[0]
+    assert "No space left on device: this run goes on without the cache" in warned.texts[0]
+
+
+def test_entries_in_which_nothing_was_stored_are_swept(tmp_path: Path) -> None:
+    used, empty, locked = (tmp_path / f"pixels/16px-v1-4000000-{name}" for name in ("pixels", "lite0", "lite1"))
+    for entry in (used, empty, locked):
+        entry.mkdir(parents=True)
+        (entry / ".lock").touch()
+    (used / "pixels.u8").write_bytes(b"x")
+    (empty / "last.f16").touch()
+    with FileLock(locked / ".lock"):  # a run that has just begun to store
+        assert cache_folder(settings(tmp_path), Session()) == tmp_path / "pixels"
+    assert used.exists()
+    assert locked.exists()
+    assert not empty.exists()
 
 
 def test_a_name_with_a_nul_or_too_long_is_only_unreadable() -> None:

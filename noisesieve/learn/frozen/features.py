@@ -24,7 +24,7 @@ from noisesieve.learn.networks.backbones import build, depths_of
 from noisesieve.learn.networks.embed import extract_depths
 from noisesieve.learn.networks.pretrained import Statistics, load_backbone, statistics_of
 from noisesieve.pixels import Decoded
-from noisesieve.pixels.cache import cache_folder
+from noisesieve.pixels.cache import cache_folder, warn_uncached
 from noisesieve.pixels.image import DECODER_VERSION
 
 FEATURES_VERSION = 2  # part of the cache key: raise it when the computation of features changes
@@ -98,7 +98,7 @@ def compute_features(
     except OSError as error:
         if root is None:
             raise OutputError(f"{folder}: {error.strerror or error}.", "Free some space, or choose -o.") from error
-        session.warn(f"{folder}: {error.strerror or error}: the features of this run are not cached.")
+        warn_uncached(session, root, error)
         folder = scratch
         files, reused = _complete(folder, hashes, recipe, weights, loader, session)
     if folder.exists():

@@ -1,0 +1,166 @@
+"""Publish several files as one set: the old set stays until the new one is whole.
+
+The new files are written to a hidden folder beside the first of them. Renaming that folder is the decision: before it
+nothing has changed; after it the set is put in place by this process or, if that is killed, by the next one that looks.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from noisesieve.core.errors import StateError
+from noisesieve.core.files import (
+    MARK,
+    cannot_be_written,
+    put_in_place,
+    restore_and_sweep,
+    sha256_of,
+    sync_file,
+    sync_folder,
+)
+
+PLAN = "publish.json"
+
+
+@contextlib.contextmanager
+def stage(main: Path) -> Iterator[Path]:
+    """Yield an empty hidden folder beside `main`, for the files that `publish` puts in place. It is removed at the end.
+
+    An earlier set that was not put in place is finished first.
+    """
+    finish_publishing(main)
+    restore_and_sweep(main)
+    folder = main.with_name(f".{main.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        folder.mkdir(parents=True)
+        (folder / MARK).write_text("made by noisesieve\n")
+        yield folder
+    except OSError as error:
+        raise cannot_be_written(main, error) from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def publish(staged: Path, main: Path, *, remove: Sequence[str] = ()) -> None:
+    """Put every staged file beside `main`, which is one of them, and remove what belongs to the old set.
+
+    Never are files of two sets side by side: the old ones but `main` go first, then `main` is replaced. An error on the
+    way brings the old set back.
+    """
+    others = sorted(entry.name for entry in staged.iterdir() if entry.name not in (MARK, main.name))
+    new = staged / main.name
+    if new.is_dir():
+        (new / MARK).write_text(f"made by noisesieve\n{secrets.token_hex(16)}\n")
+    plan = {"mark": _mark(new), "others": others, "remove": list(remove)}
+    (staged / PLAN).write_text(json.dumps(plan))
+    for name in (main.name, *others, PLAN):
+        if (staged / name).is_file():
+            sync_file(staged / name)
+    sync_folder(staged)
+    staged.replace(_decided(main))
+    sync_folder(main.parent)
+    _carry_out(main)
+
+
+def finish_publishing(main: Path) -> None:
+    """Put a decided set in place, if a killed process left one. Several processes may do this at once."""
+    if main.name and _decided(main).is_dir():
+        _carry_out(main)
+
+
+def _carry_out(main: Path) -> None:
+    folder = _decided(main)
+    try:
+        with _locked(folder):
+            if not (folder / PLAN).exists():
+                return  # another process has just done it
+            files = _FileSet(folder, main)
+            try:
+                files.put_in_place()
+            except OSError:
+                files.undo()  # if that fails, too, the next process goes on
+                files.discard()
+                raise
+            files.discard()
+    except OSError as error:
+        raise cannot_be_written(main, error) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{folder / PLAN}: damaged.", f"Remove {folder}, and run the command again.") from error
+
+
+class _FileSet:
+    """A decided set of files. Every step can be repeated, and undone: the old files are kept until the end."""
+
+    def __init__(self, folder: Path, main: Path) -> None:
+        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        self._mark, self._others, self._remove = plan["mark"], list(plan["others"]), list(plan["remove"])
+        self._folder, self._main, self._old = folder, main, folder / "old"
+
+    def put_in_place(self) -> None:
+        """Move the old files away and the new ones to their place."""
+        home, folder = self._main.parent, self._folder
+        self._old.mkdir(exist_ok=True)
+        for name in (*self._remove, *(name for name in self._others if (folder / name).exists())):
+            if os.path.lexists(home / name):
+                (home / name).replace(self._old / name)
+        if _mark(self._main) != self._mark:
+            put_in_place(folder / self._main.name, self._main)
+        for name in self._others:
+            if (folder / name).exists():
+                (folder / name).replace(home / name)
+        sync_folder(home)
+
+    def undo(self) -> None:
+        """Bring the old files back."""
+        home, folder = self._main.parent, self._folder
+        for name in self._others:
+            if not (folder / name).exists():
+                (home / name).replace(folder / name)
+        before = folder / self._main.name
+        if _mark(self._main) == self._mark:
+            put_in_place(before, self._main) if before.exists() else self._main.replace(before)
+        for kept in self._old.iterdir():
+            kept.replace(home / kept.name)
+
+    def discard(self) -> None:
+        """Remove the folder: nothing is left to do."""
+        (self._folder / PLAN).unlink()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _mark(path: Path) -> str | None:
+    """Return what a file or a folder of ours is recognised by, or None if there is nothing."""
+    mark = path / MARK if path.is_dir() else path
+    return sha256_of(mark) if mark.exists() else None
+
+
+def _decided(main: Path) -> Path:
+    """Return the folder of a set that is whole and only has to be put in place."""
+    return main.with_name(f".{main.name}.publish")
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold a lock on a folder, so that no lock file stays behind. Elsewhere than on Unix nothing is locked."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl  # Unix only
+
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except FileNotFoundError:
+        yield  # another process has just finished it
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
