@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from noisesieve.core.errors import UsageError
+from noisesieve.core.text import line_that_is_not_utf8
 
 _NOT_FROM_FILES = frozenset(("help", "version", "debug"))
 
@@ -71,14 +72,24 @@ def _table(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        found: Any = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        blob = file.read_bytes()
+        found: Any = tomllib.loads(blob.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         if keys:
             return {}  # a broken pyproject.toml may belong to another tool
-        raise UsageError(f"{file}: not TOML ({error}).", "Fix it, or remove it.") from error
+        raise UsageError(f"{file}{_problem(error, file)}.", "Fix it, or remove it.") from error
     for key in keys:
         found = found.get(key, {}) if isinstance(found, dict) else {}
     return found if isinstance(found, dict) else {}
+
+
+def _problem(error: Exception, file: Path) -> str:
+    """Return what is wrong with a file of options, with the line where there is one."""
+    if isinstance(error, UnicodeDecodeError):
+        return f":{line_that_is_not_utf8(file.read_bytes())}: not UTF-8 ({error.reason})"
+    if isinstance(error, RecursionError):
+        return ": nested too deeply"
+    return f": cannot be read: {error.strerror}" if isinstance(error, OSError) else f": not TOML ({error})"
 
 
 def _flag(option: Any) -> str | None:

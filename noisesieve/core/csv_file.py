@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noisesieve.core.errors import InputError
+from noisesieve.core.text import line_that_is_not_utf8
 
 
 @dataclass(frozen=True)
@@ -65,20 +66,12 @@ def read_csv_file(file: Path, separator: str) -> CsvFile:
                     starts.append(begin)
                 begin = reader.line_num + 1
     except UnicodeDecodeError as error:
-        raise InputError(f"{file}:{_line_of(file)}: not UTF-8 ({error.reason}).", "Save the table as UTF-8.") from error
+        raise InputError(
+            f"{file}:{line_that_is_not_utf8(file.read_bytes())}: not UTF-8 ({error.reason}).",
+            "Save the table as UTF-8.",
+        ) from error
     except csv.Error as error:
         raise InputError(f"{file}:{reader.line_num}: {error}.", "Check the quotes in that line.") from error
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}.", "Check the path and its permissions.") from error
     return CsvFile(header, rows, starts)
-
-
-def _line_of(file: Path) -> int:
-    """Return the number of the first line that is not UTF-8."""
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            try:
-                line.decode("utf-8")
-            except UnicodeDecodeError:
-                return number
-    return 1

@@ -175,3 +175,12 @@ def refuse_half_characters(value: object, location: str) -> None:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise InputError(f"{location}: invalid Unicode (a lone surrogate).", "Repair the text.") from error
+
+
+def line_that_is_not_utf8(blob: bytes) -> int:
+    """Return the number of the first line that is not UTF-8, from 1."""
+    try:
+        blob.decode()
+    except UnicodeDecodeError as error:
+        return blob.count(b"\n", 0, error.start) + 1
+    return 1

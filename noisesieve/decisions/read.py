@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from noisesieve.core.csv_file import csv_separator, read_csv_file
 from noisesieve.core.errors import InputError
-from noisesieve.core.text import refuse_half_characters
+from noisesieve.core.text import line_that_is_not_utf8, refuse_half_characters
 
 UNUSABLE = "unusable"
 PAGE_DECISIONS = ("accept", "keep", "relabel", UNUSABLE)
@@ -116,8 +116,13 @@ def _from_row(row: dict[str, str], keys: list[str], location: str) -> Decision |
 
 def _read_label_studio(file: Path, blob: bytes) -> DecisionFile:
     try:
-        tasks = json.loads(blob)
-    except (ValueError, RecursionError) as error:
+        tasks = json.loads(blob.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = line_that_is_not_utf8(blob)
+        raise InputError(f"{file}:{line}: not UTF-8 ({error.reason}).", "Export it again as JSON.") from error
+    except RecursionError as error:
+        raise InputError(f"{file}: nested too deeply for tasks.", "Export it again as JSON.") from error
+    except ValueError as error:
         raise InputError(f"{file}: not JSON ({error}).", "Export it again as JSON.") from error
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise InputError(f"{file}: not a list of Label Studio tasks.", "Export the project as JSON or JSON-MIN.")
