@@ -31,7 +31,7 @@ from noisesieve.cli import (
 )
 from noisesieve.cli.options import GroupedCommand
 from noisesieve.cli.terminal import say, say_error
-from noisesieve.core.errors import NoisesieveError
+from noisesieve.core.errors import NoisesieveError, OutputError
 
 app = typer.Typer(
     name="noisesieve",
@@ -118,6 +118,12 @@ def _run() -> None:
             raise
         say_error(error)
         sys.exit(error.exit_code)
+    except OSError as error:  # the system's fault, not ours: a full disk, a lost network folder
+        if "--debug" in sys.argv:
+            raise
+        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        say(f"noisesieve: {place}{error.strerror or error}.")
+        sys.exit(OutputError.exit_code)
     except Exception as error:
         if "--debug" in sys.argv:
             raise

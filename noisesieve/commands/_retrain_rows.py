@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from noisesieve import decisions
 from noisesieve.core.command_settings import RetrainSettings
@@ -43,9 +42,9 @@ def assign_roles(report: Report, settings: RetrainSettings, root: Path) -> RowRo
     table, verdicts = report.table, report.verdicts
     labels = table["label"].to_pylist()
     clean = verdicts == "clean"
-    division = report.path.parent / "division.parquet"
-    if division.exists():  # the preset cifar uses the split of an earlier epoch
-        clean = pq.read_table(division)["clean"].to_numpy(zero_copy_only=False) & (verdicts != "unreadable")
+    division = report.read_beside("division.parquet")
+    if division is not None:  # the preset cifar uses the split of an earlier epoch
+        clean = division["clean"].to_numpy(zero_copy_only=False) & (verdicts != "unreadable")
     waived = table["waived"].to_numpy(zero_copy_only=False) & (verdicts != "unreadable")
     used = np.where(clean | waived, LABELLED, UNLABELLED)
     role: Ints = np.where(verdicts == "unreadable", UNUSED, used).astype(np.int64)

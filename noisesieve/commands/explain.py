@@ -6,15 +6,13 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from torch.nn.functional import normalize
 
 from noisesieve import pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run
 from noisesieve.core.command_settings import ExplainSettings
-from noisesieve.core.errors import NoisesieveError, StateError
+from noisesieve.core.errors import NoisesieveError
 from noisesieve.core.files import Document
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index, Ints
@@ -141,14 +139,8 @@ def explain(run: Path, name: str, settings: ExplainSettings, *, session: Session
 
 def margin_history_of(report: Report, row: int) -> MarginHistory | None:
     """Return the row's margin after each of the last epochs; None if it was not stored."""
-    file = report.path.parent / "margin_history.parquet"
-    if not file.exists():
-        return None
-    try:
-        stored = pq.read_table(file, filters=[("row", "=", row)])
-    except (pa.ArrowException, OSError) as error:
-        raise StateError(f"{file}: damaged ({error}).", "Scan again with --force.") from error
-    if len(stored) == 0:
+    stored = report.read_beside("margin_history.parquet", filters=[("row", "=", row)])
+    if stored is None or len(stored) == 0:
         return None
     margins, training = stored["margins"][0].as_py(), report.summary.training.facts
     return MarginHistory(training.epochs - len(margins) + 1, training.epochs, margins, training.loop_eps)

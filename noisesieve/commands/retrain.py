@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 
 from noisesieve import __version__
@@ -138,8 +137,9 @@ def _images_of_scan(job: RetrainJob) -> int:
     run = recipe_of_run(job.report)
     if job.recipe.start == "scratch" or run.weights != "none":
         return 0
-    history = pq.read_table(job.report.path.parent / "history.parquet").to_pylist()
-    return int(sum(row["images_per_second"] * row["train_seconds"] for row in history))
+    history = job.report.read_beside("history.parquet")
+    rows = [] if history is None else history.to_pylist()
+    return int(sum(row["images_per_second"] * row["train_seconds"] for row in rows))
 
 
 def _task(job: RetrainJob, name: str, recipe: RetrainRecipe, rows: tuple[Ints, Ints, Ints]) -> RetrainTask:

@@ -13,7 +13,6 @@ import re
 import secrets
 import shutil
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -22,10 +21,14 @@ from filelock import FileLock, Timeout
 
 from noisesieve.core.errors import OutputError
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 Json = dict[str, Any]  # a JSON object that was read, or whose content is open
 Document = dict[str, object]  # a JSON object to be written; a schema in report/schemas describes it
 LEFTOVER = re.compile(r"\..+\.[0-9a-f]{8}\.(tmp|old)", re.DOTALL)  # names of temporary files and folders
-ABANDONED = 600  # seconds after which an unfinished folder is taken for abandoned
 MARK = ".noisesieve"  # marks a folder that noisesieve created and may replace
 
 
@@ -34,11 +37,13 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a temporary binary file that replaces `path` when the block succeeds; on an error `path` is unchanged."""
     if not path.name or path.is_dir():
         raise OutputError(f"{path}: is a folder.", "Choose the name of a file.")
+    restore_and_sweep(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with temporary.open("xb") as file:
+                _hold(file)
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
@@ -76,15 +81,12 @@ def atomic_output(path: Path, *, folder: bool, force: bool) -> Iterator[Path]:
     refuse_existing_folder(path, force=force)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        temporary.mkdir(parents=True)
-        (temporary / MARK).write_text("made by noisesieve\n")
-        yield temporary
-        put_in_place(temporary, path)
+        with marked_folder(temporary):
+            yield temporary
+            put_in_place(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
         raise cannot_be_written(path, error) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def refuse_existing_folder(path: Path, *, force: bool) -> None:
@@ -124,15 +126,67 @@ def _exchange(one: Path, other: Path) -> bool:
     return call is not None and call(here, os.fsencode(one), here, os.fsencode(other), 2) == 0
 
 
+@contextlib.contextmanager
+def marked_folder(folder: Path) -> Iterator[None]:
+    """Make a temporary folder that later commands recognise as ours, and as in use. It is removed at the end."""
+    folder.mkdir(parents=True)
+    try:
+        with (folder / MARK).open("x") as mark:
+            mark.write("made by noisesieve\n")
+            mark.flush()
+            _hold(mark)
+            yield
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def restore_and_sweep(path: Path) -> None:
-    """Undo what a kill left: put an old folder back that was being replaced, and remove unfinished ones."""
+    """Undo what a kill left beside `path`: put back an old folder that was being replaced, remove unfinished things."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        if not LEFTOVER.fullmatch(left.name) or not (left / MARK).exists():
+        if not LEFTOVER.fullmatch(left.name) or not (left.is_file() or (left / MARK).exists()):
             continue
-        if left.suffix == ".old" and not path.exists():
-            left.replace(path)
-        elif time.time() - left.stat().st_mtime > ABANDONED:
-            shutil.rmtree(left, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            if left.suffix == ".old" and not path.exists():
+                left.replace(path)
+            elif left.is_dir() and _is_abandoned(left / MARK):
+                shutil.rmtree(left, ignore_errors=True)
+            elif left.is_file() and _is_abandoned(left):
+                left.unlink(missing_ok=True)
+
+
+def _hold(file: IO[Any]) -> None:
+    """Lock a temporary file while it is open, so that others see that its process lives. Unix only."""
+    if fcntl is not None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@contextlib.contextmanager
+def hold_folder(folder: Path) -> Iterator[None]:
+    """Wait for the lock on a folder, and hold it; no lock file stays behind. Unix only; a missing folder has none."""
+    handle = None
+    with contextlib.suppress(FileNotFoundError):
+        handle = None if fcntl is None else os.open(folder, os.O_RDONLY)
+    if handle is None:
+        yield
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _is_abandoned(file: Path) -> bool:
+    """Return True if nobody holds a temporary file any more."""
+    try:
+        with file.open("rb") as opened:
+            if fcntl is None:
+                return False
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+    except OSError:
+        return False
 
 
 def sweep_temporaries(folder: Path) -> None:

@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +18,8 @@ from noisesieve.core.errors import StateError
 from noisesieve.core.files import (
     MARK,
     cannot_be_written,
+    hold_folder,
+    marked_folder,
     put_in_place,
     restore_and_sweep,
     sha256_of,
@@ -39,13 +40,10 @@ def stage(main: Path) -> Iterator[Path]:
     restore_and_sweep(main)
     folder = main.with_name(f".{main.name}.{secrets.token_hex(4)}.tmp")
     try:
-        folder.mkdir(parents=True)
-        (folder / MARK).write_text("made by noisesieve\n")
-        yield folder
+        with marked_folder(folder):
+            yield folder
     except OSError as error:
         raise cannot_be_written(main, error) from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def publish(staged: Path, main: Path, *, remove: Sequence[str] = ()) -> None:
@@ -78,7 +76,7 @@ def finish_publishing(main: Path) -> None:
 def _carry_out(main: Path) -> None:
     folder = _decided(main)
     try:
-        with _locked(folder):
+        with hold_folder(folder):
             if not (folder / PLAN).exists():
                 return  # another process has just done it
             files = _FileSet(folder, main)
@@ -144,23 +142,3 @@ def _mark(path: Path) -> str | None:
 def _decided(main: Path) -> Path:
     """Return the folder of a set that is whole and only has to be put in place."""
     return main.with_name(f".{main.name}.publish")
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock on a folder, so that no lock file stays behind. Elsewhere than on Unix nothing is locked."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl  # Unix only
-
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except FileNotFoundError:
-        yield  # another process has just finished it
-        return
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

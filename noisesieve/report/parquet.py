@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -91,6 +91,17 @@ class Report:
         probability = self.table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
         likely: Bools = flagged & ~(probability < least)
         return likely
+
+    def read_beside(self, name: str, **options: Any) -> pa.Table | None:
+        """Return another table of the run, or None if the run has none. A changed or damaged one is refused."""
+        file = self.path.parent / name
+        verify_written(file)
+        if not file.exists():
+            return None
+        try:
+            return pq.read_table(file, **options)
+        except (pa.ArrowException, OSError) as error:
+            raise StateError(f"{file}: damaged ({error}).", "Scan again with --force.") from error
 
     @functools.cached_property
     def summary(self) -> Summary:

@@ -286,7 +286,9 @@ def verify_written(file: Path) -> None:
     if not known.complete:
         raise StateError(f"{folder}: the run is not finished.", "The same `scan` command finishes it.")
     mark = known.files.get(file.name)
-    if mark is not None and file.exists() and sha256_of(file) != mark:
+    if mark is not None and not file.exists():
+        raise StateError(f"{file}: missing.", "Put it back, or scan the dataset again with --force.")
+    if mark is not None and sha256_of(file) != mark:
         raise StateError(f"{file}: changed since the run wrote it.", "Scan the dataset again with --force.")
 
 

@@ -108,13 +108,19 @@ def test_a_first_set_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pyte
     assert not list(tmp_path.iterdir())
 
 
-def test_an_unfinished_folder_is_swept_when_it_is_old(tmp_path: Path) -> None:
-    with pytest.raises(KilledError), stage(tmp_path / "new"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("shutil.rmtree", lambda *_, **__: None)
-        raise KilledError
-    left = list(tmp_path.glob(".*.tmp")) or [tmp_path / ".new.0123abcd.tmp"]
-    left[0].mkdir(exist_ok=True)
-    (left[0] / files.MARK).write_text("")
-    os.utime(left[0], (0, 0))
-    _publish(tmp_path / "new", "new")
-    assert not left[0].exists()
+def test_what_a_killed_process_was_writing_is_swept_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+    (tmp_path / ".new.0123abcd.tmp").mkdir()
+    (tmp_path / ".new.0123abcd.tmp" / files.MARK).write_text("")
+    (tmp_path / ".new.4567abcd.tmp").write_text("half")
+    with stage(tmp_path / "new") as living:
+        _publish(tmp_path / "new", "new")
+        assert living.exists()
+        assert {path.name for path in tmp_path.glob(".*")} == {living.name}
+    assert not list(tmp_path.glob(".*"))
+    (tmp_path / ".new.4567abcd.tmp").write_text("half")
+    with files.atomic_write(tmp_path / "new") as file:
+        file.write(b"newer")
+        with files.atomic_write(tmp_path / "new") as other:
+            other.write(b"new")
+        assert len(list(tmp_path.glob(".*"))) == 1
+    assert (tmp_path / "new").read_text() == "newer"
