@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from noisesieve import sources
 from noisesieve.cli import app
 from noisesieve.cli.config import read_files
-from noisesieve.core.errors import NoisesieveError
+from noisesieve.core.errors import InputError, NoisesieveError
 from noisesieve.core.settings import SourceSettings
 from noisesieve.decisions.read import read_decisions
 from noisesieve.report.waivers import read_waivers
@@ -123,6 +123,13 @@ def test_a_hundred_thousand_repetitions_take_bounded_memory(
     head, _, rest = EXAMPLES[name].partition(b"\n")
     for blob in (piece * 100_000, head + b"\n" + piece * 100_000 + b"\n" + rest, head + piece * 100_000 + b"\n" + rest):
         _read(name, blob, tmp_path)
+
+
+def test_half_a_character_in_decisions_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "decisions.json"
+    file.write_bytes(EXAMPLES["decisions.json"].replace(b'"dog"', b'"\\ud800"'))
+    with pytest.raises(InputError, match="task 0: invalid Unicode"):
+        read_decisions(file)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

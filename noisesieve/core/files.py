@@ -137,19 +137,35 @@ def marked_folder(folder: Path) -> Iterator[None]:
             _hold(mark)
             yield
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_folder(folder)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder of ours, its mark last, so that it is still recognised if this is interrupted."""
+    with contextlib.suppress(OSError):
+        for entry in folder.iterdir():
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry, ignore_errors=True)
+            elif entry.name != MARK:
+                entry.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_ours(folder: Path) -> bool:
+    """Return True for a folder with our mark, or an empty one: its process was killed before it set the mark."""
+    return (folder / MARK).exists() or not any(folder.iterdir())
 
 
 def restore_and_sweep(path: Path) -> None:
     """Undo what a kill left beside `path`: put back an old folder that was being replaced, remove unfinished things."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        if not LEFTOVER.fullmatch(left.name) or not (left.is_file() or (left / MARK).exists()):
+        if not LEFTOVER.fullmatch(left.name) or not (left.is_file() or _is_ours(left)):
             continue
         with contextlib.suppress(OSError):
             if left.suffix == ".old" and not path.exists():
                 left.replace(path)
             elif left.is_dir() and _is_abandoned(left / MARK):
-                shutil.rmtree(left, ignore_errors=True)
+                _remove_folder(left)
             elif left.is_file() and _is_abandoned(left):
                 left.unlink(missing_ok=True)
 
@@ -179,6 +195,8 @@ def hold_folder(folder: Path) -> Iterator[None]:
 
 def _is_abandoned(file: Path) -> bool:
     """Return True if nobody holds a temporary file any more."""
+    if not file.exists():
+        return True
     try:
         with file.open("rb") as opened:
             if fcntl is None:
@@ -194,8 +212,8 @@ def sweep_temporaries(folder: Path) -> None:
     for left in folder.glob(".*.tmp"):
         if LEFTOVER.fullmatch(left.name) and left.is_file():
             left.unlink(missing_ok=True)
-        elif LEFTOVER.fullmatch(left.name) and (left / MARK).exists():
-            shutil.rmtree(left, ignore_errors=True)
+        elif LEFTOVER.fullmatch(left.name) and _is_ours(left):
+            _remove_folder(left)
 
 
 def sync_file(path: Path) -> None:

@@ -77,8 +77,9 @@ def _carry_out(main: Path) -> None:
     folder = _decided(main)
     try:
         with hold_folder(folder):
-            if not (folder / PLAN).exists():
-                return  # another process has just done it
+            if not (folder / PLAN).exists():  # all is done but the removal of the folder
+                shutil.rmtree(folder, ignore_errors=True)
+                return
             files = _FileSet(folder, main)
             try:
                 files.put_in_place()
