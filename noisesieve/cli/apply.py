@@ -86,10 +86,16 @@ def _show(found: AppliedDecisions) -> None:
         if len(found.moves) > MOVES_SHOWN:
             out.print(plain_text(f"and {len(found.moves) - MOVES_SHOWN:,} more in {found.summary}", "dim"))
         out.print()
+    if found.earlier:
+        out.print(plain_text(f"{found.earlier:,} decisions that the run was scanned with are applied, too."))
+    if found.waived:
+        out.print(plain_text(f"{found.waived:,} kept labels have a waiver now: commit the file."))
     for note in found.notes:
         out.print(plain_text(note))
     out.print(plain_text(f"{found.examples:,} rows in {found.output}"), soft_wrap=True)
     out.print(plain_text(f"audit log: {found.audit}"), soft_wrap=True)
+    if found.kept_in is not None:
+        out.print(plain_text(f"decisions, which the next scan trusts: {found.kept_in}"), soft_wrap=True)
     out.print(plain_text("Next:"))
     command = shlex.join(["noisesieve", "scan", found.output, *found.scan])
     out.print(plain_text(f"  {command}"), soft_wrap=True)

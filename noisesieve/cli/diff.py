@@ -17,6 +17,7 @@ LISTED = 5
 WORDS = {
     "new": "new suspects",
     "fixed": "fixed: the label changed, not a suspect any more",
+    "decided": "decided: a person has decided since",
     "cleared": "cleared: same label, not a suspect any more",
     "waived": "waived: reviewed, the label is right",
     "gone": "gone: not in the dataset any more, or unreadable",
@@ -34,7 +35,7 @@ def diff(
     quiet: o.Quiet = False,
     debug: o.Debug = False,
 ) -> None:
-    """Compare two runs of a dataset: which suspects are new, fixed, cleared, gone or persistent, and rates by class.
+    """Compare two runs of a dataset: which suspects are new, fixed, decided, gone or persistent, and rates by class.
 
     Rows are matched by id and path, and by content if a file was moved.
 

@@ -24,6 +24,7 @@ CLASSES_SHOWN = 20
 @o.with_options(EvaluateSettings)
 def evaluate(
     run: o.Run,
+    more: o.MoreDecisions = None,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
@@ -36,7 +37,7 @@ def evaluate(
 
     Example: noisesieve evaluate my-run --truth truth.csv
     """
-    settings = build_settings(EvaluateSettings, options)
+    settings = build_settings(EvaluateSettings, o.with_more_decisions(options, more))
     from noisesieve.commands.evaluate import Evaluation, PlantedEvaluation
     from noisesieve.commands.evaluate import evaluate as evaluate_run
 

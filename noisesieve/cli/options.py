@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperArgument, TyperCommand
 
-from noisesieve.core.options import REQUIRED, Option, default_of, option_fields
+from noisesieve.core.errors import UsageError
+from noisesieve.core.options import REQUIRED, Option, default_of, option_fields, parse_paths
 from noisesieve.core.settings import DATA, GATE, MACHINE, NETWORK, OUTPUT, TRAINING
 
 Options = dict[str, object]  # the values of a command's options, by field
@@ -21,6 +22,8 @@ OTHER = "Other"
 Data = Annotated[
     Path, typer.Argument(help="An image folder, or a .csv, .tsv, .jsonl or .parquet table.", metavar="DATA")
 ]
+# `--decisions a.csv b.csv`: an option has one value, so the words after it are arguments.
+MoreDecisions = Annotated[list[Path] | None, typer.Argument(hidden=True, show_default=False)]
 Run = Annotated[Path, typer.Argument(help="A run folder that `scan` has finished.", metavar="RUN")]
 
 
@@ -37,6 +40,15 @@ Debug = Annotated[bool, extra("Show tracebacks.", "--debug")]
 MaxTime = Annotated[
     str | None, extra("Stop at a checkpoint after 90s, 15m or 2h (exit 143).", group=OUTPUT, metavar="TIME")
 ]
+
+
+def with_more_decisions(options: Options, more: list[Path] | None) -> Options:
+    """Return the options with further files after --decisions."""
+    if not more:
+        return options
+    if "decisions" not in options:
+        raise UsageError(f"Got an unexpected argument: {more[0]}.", "Files of decisions stand after --decisions.")
+    return {**options, "decisions": (*parse_paths(str(options["decisions"]), "--decisions"), *more)}
 
 
 def with_options(kind: type, *, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -108,13 +120,15 @@ class GroupedCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line."""
-        arguments = [p for p in self.params if isinstance(p, TyperArgument)]
+        arguments = [p for p in self.params if isinstance(p, TyperArgument) and not p.hidden]
         return ["[OPTIONS]", *(str(argument.metavar or argument.name).upper() for argument in arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, then one section per group of options."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
+            if isinstance(parameter, TyperArgument) and parameter.hidden:
+                continue
             if isinstance(parameter, TyperArgument):
                 record = str(parameter.metavar or parameter.name).strip("[].").upper(), parameter.help or ""
                 sections.setdefault("Arguments", []).append(record)

@@ -27,6 +27,7 @@ Strict = Annotated[bool, o.extra("Exit 3 if an image cannot be read.", "--strict
 @o.with_options(ScanSettings)
 def scan(
     data: o.Data,
+    more: o.MoreDecisions = None,
     dry_run: DryRun = False,
     retrain: Retrain = False,
     strict: Strict = False,
@@ -45,7 +46,7 @@ def scan(
 
     Example: noisesieve scan ./dataset -o my-run
     """
-    settings = scan_settings(data, **options)
+    settings = scan_settings(data, **o.with_more_decisions(options, more))
     seconds = None if max_time is None else parse_seconds(max_time, "--max-time")
     with running(quiet, seconds=seconds, hint=RESUMES) as session:
         if dry_run:

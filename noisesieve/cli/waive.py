@@ -12,16 +12,20 @@ from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import results
 from noisesieve.core.command_settings import WaiveSettings
+from noisesieve.core.errors import UsageError
 from noisesieve.core.options import build_settings
 
 Source = Annotated[Path, typer.Argument(help="A run folder, or a report that `check` wrote.", metavar="RUN_OR_REPORT")]
-Names = Annotated[list[str], typer.Argument(help="Ids or paths of reviewed rows.", metavar="PATH...")]
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(help="Ids or paths of reviewed rows.", metavar="[PATH]...", show_default=False),
+]
 
 
 @o.with_options(WaiveSettings)
 def waive(
     source: Source,
-    names: Names,
+    names: Names = None,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
@@ -35,10 +39,12 @@ def waive(
     Example: noisesieve waive my-run cat/0012.jpg --reason "a tabby, seen from behind"
     """
     settings = build_settings(WaiveSettings, options)
+    if not names and not settings.decisions:
+        raise UsageError("No rows.", "Name them, or give the decisions: waive RUN --decisions decisions.csv")
     from noisesieve.commands.waive import waive as waive_rows
 
     with running(quiet, hint="Nothing was written.") as session:
-        result = waive_rows(source, names, settings, session=session)
+        result = waive_rows(source, names or [], settings, session=session)
     file = settings.file
     with results():
         if as_json:

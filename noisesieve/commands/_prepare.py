@@ -14,10 +14,9 @@ from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import digest, sha256_of
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
-from noisesieve.core.records import Bools, FileFacts, Index, Ints
+from noisesieve.core.records import Bools, Decided, FileFacts, Index, Ints
 from noisesieve.core.settings import PixelSettings, ScanSettings, SourceSettings
 from noisesieve.core.text import carried_name, natural_key
-from noisesieve.decisions.match import Decided
 from noisesieve.learn.cost import weight_bytes
 from noisesieve.learn.device import choose_device, require_device
 from noisesieve.learn.distributed import TrainingSession
@@ -52,14 +51,14 @@ class Dataset:
     recipe: Recipe
     weights: Path | None  # file of the initial weights
     beside: HeadRecipe | None = None  # heads that are scored beside the network
-    decided: Decided = field(default_factory=dict)  # by row of the index, with --decisions
+    decided: Decided = field(default_factory=dict)
 
     @property
     def trusted(self) -> Bools:
         """(N,) True for readable rows whose label is known to be right: marked in the table, or decided by a person."""
         trusted = self.index.trusted
         found = np.zeros(len(self.codes), dtype=np.bool_) if trusted is None else trusted[self.decoded.rows]
-        labelled = [row for row, label in self.decided.items() if label is not None]
+        labelled = [row for row, decided in self.decided.items() if decided.label is not None]
         return found | np.isin(self.decoded.rows, labelled)
 
     @property
@@ -193,7 +192,8 @@ def prepare_dataset(
         require_fitting(file, recipe)
     beside = _plan_beside(settings, len(labels), len(classes), sides, device)
     decided = decided or {}
-    codes = class_codes([decided.get(row) or index.labels[row] for row in decoded.rows.tolist()], classes)
+    learnt = {row: found.label for row, found in decided.items()}
+    codes = class_codes([learnt.get(row) or index.labels[row] for row in decoded.rows.tolist()], classes)
     fitted, said = fit_beta(recipe, np.bincount(codes, minlength=len(classes)), classes)
     if said is not None:
         (session.note if fitted != recipe else session.warn)(said)

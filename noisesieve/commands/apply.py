@@ -7,6 +7,7 @@ sources     dataset + outcomes → the corrected dataset, with an audit log
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -26,15 +27,18 @@ from noisesieve.core.errors import InputError, OutputError, StateError, UsageErr
 from noisesieve.core.files import Document, refuse_existing_folder, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.publish import finish_publishing, publish, stage
-from noisesieve.core.records import Index
+from noisesieve.core.records import DECIDED_COLUMN, DecisionMark, Index, RowChange, decision_key
 from noisesieve.core.settings import SourceSettings
 from noisesieve.decisions.resolve import audit_table
 from noisesieve.exports.tables import fill_csv
 from noisesieve.report import Report, read_report
+from noisesieve.report.waivers import add_waivers, waiver_of
 from noisesieve.sources.rewrite_table import rewrite_table
 from noisesieve.sources.table import KINDS
 from noisesieve.sources.write_folder import write_folder
 from noisesieve.sources.write_table import fill_table, table_kind
+
+DECISION_COLUMNS = ["id", "sha256", "given", "decision", "label", "reviewer", "decided_at", "applied"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,9 @@ class AppliedDecisions:
     left_out: int
     decisions: dict[str, int]
     moves: list[LabelMove]
+    earlier: int  # decisions that the run was scanned with, and which are applied, too
+    kept_in: str | None  # the file in which later scans find the decisions
+    waived: int  # kept rows with a waiver instead
     root: str | None
     notes: list[str]
     scan: list[str]  # options that `scan` needs
@@ -90,32 +97,55 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDec
     if not outcomes:
         _refuse_no_decisions(report, settings, undecided)
     _refuse_changed_images(report, index, outcomes, session)
+    earlier = decisions.decided_before(report, set(outcomes))
     row_of_id = {name: row for row, name in enumerate(whole.ids)}
+    waived = {row for row, outcome in outcomes.items() if settings.waive_kept and outcome.decision == "keep"}
+    hashes = report.table["sha256"].to_pylist()
     changes = {
-        row_of_id[index.ids[row]]: outcome.label
-        for row, outcome in outcomes.items()
-        if outcome.label is None or outcome.label != index.labels[row]
+        row_of_id[index.ids[row]]: RowChange(outcome.label, None if row in waived else _mark(outcome, hashes[row]))
+        for row, outcome in (earlier | outcomes).items()
     }
-    left_out = sum(label is None for label in changes.values())
+    left_out = sum(change.label is None for change in changes.values())
     if left_out == len(whole):
         raise InputError("Every row would be left out.", "Nothing was written.")
+    moves = _moves(index, earlier | outcomes)
     found = AppliedDecisions(
         output=str(settings.output),
         audit=str(sidecar_path(settings.output, "audit.csv")),
         summary=str(sidecar_path(settings.output, "summary.json")),
+        kept_in=_place_of_decisions(settings, changes),
+        waived=len(waived),
+        earlier=len(earlier),
         examples=len(whole) - left_out,
         decided=len(outcomes),
         undecided=undecided,
         open=len(set(report.corrupted["row"].to_pylist()) - outcomes.keys()),
-        changed=len(changes) - left_out,
+        changed=sum(move.count for move in moves),
         left_out=left_out,
         decisions=dict(sorted(Counter(outcome.decision for outcome in outcomes.values()).items())),
-        moves=_moves(index, outcomes),
+        moves=moves,
         root=None,
         notes=[],
         scan=[],
     )
-    return _publish(report, whole, source, changes, outcomes, found, settings)
+    if waived:
+        rows = report.table.take(sorted(waived)).to_pylist()
+        add_waivers(settings.waivers, [waiver_of(row, outcomes[row["row"]].reason) for row in rows])
+    return _publish(report, whole, source, changes, earlier | outcomes, found, settings)
+
+
+def _mark(outcome: decisions.Outcome, sha256: str | None) -> DecisionMark | None:
+    """Return what the new dataset remembers of a decision; None if no person decided."""
+    if outcome.label is None or outcome.decision not in decisions.PAGE_DECISIONS:
+        return None
+    return DecisionMark(outcome.decision, outcome.by, outcome.at, decision_key(sha256, outcome.label))
+
+
+def _place_of_decisions(settings: ApplySettings, changes: dict[int, RowChange]) -> str | None:
+    """Return the file in which the decisions are kept: the table itself or, for a folder, one beside it."""
+    if all(change.mark is None for change in changes.values()):
+        return None
+    return str(settings.output if settings.tree is None else sidecar_path(settings.output, "decisions.csv"))
 
 
 def _refuse_no_decisions(report: Report, settings: ApplySettings, undecided: int) -> NoReturn:
@@ -138,7 +168,7 @@ def _refuse_existing(settings: ApplySettings) -> None:
         raise OutputError(f"{out}: is a folder.", "Choose a name for the corrected dataset with -o.")
     if settings.tree is not None and out.suffix.lower() in KINDS:
         raise UsageError(f"-o {out}: --tree writes a folder.", "Leave the extension out, or leave --tree out.")
-    for file in (out, sidecar_path(out, "audit.csv"), sidecar_path(out, "summary.json")):
+    for file in (out, *(sidecar_path(out, ending) for ending in ("audit.csv", "summary.json", "decisions.csv"))):
         if any(file.exists() and given.exists() and file.samefile(given) for given in settings.decisions):
             raise OutputError(f"{file}: is the file of decisions itself.", "Choose another name with -o.")
         if file.exists() and not settings.force:
@@ -188,7 +218,7 @@ def _publish(
     report: Report,
     whole: Index,
     source: SourceSettings,
-    changes: dict[int, str | None],
+    changes: dict[int, RowChange],
     outcomes: dict[int, decisions.Outcome],
     found: AppliedDecisions,
     settings: ApplySettings,
@@ -200,6 +230,10 @@ def _publish(
     with stage(out) as folder:
         root, notes = _write_dataset(whole, source, changes, settings, folder / out.name)
         options = _scan_options(source, root)
+        if settings.tree is not None and found.kept_in is not None:
+            options += ["--decisions", found.kept_in]
+            with (folder / Path(found.kept_in).name).open("xb") as file:
+                fill_csv(file, DECISION_COLUMNS, list(_kept_decisions(whole, report, changes)))
         found = replace(found, root=None if root is None else str(root), notes=notes, scan=options)
         log = audit_table(report, outcomes)
         with (folder / Path(found.audit).name).open("xb") as file:
@@ -209,8 +243,18 @@ def _publish(
     return found
 
 
+def _kept_decisions(whole: Index, report: Report, changes: dict[int, RowChange]) -> Iterator[dict[str, str]]:
+    """Yield the decisions that a folder cannot carry, as a file of decisions about the new labels."""
+    hashes = dict(zip(report.table["id"].to_pylist(), report.table["sha256"].to_pylist(), strict=True))
+    for row, change in sorted(changes.items()):
+        if change.label is not None and change.mark is not None:
+            name, mark = whole.ids[row], change.mark
+            cells = (name, hashes[name], change.label, mark.decision, change.label, mark.by, mark.at, "yes")
+            yield dict(zip(DECISION_COLUMNS, cells, strict=True))
+
+
 def _write_dataset(
-    whole: Index, source: SourceSettings, changes: dict[int, str | None], settings: ApplySettings, target: Path
+    whole: Index, source: SourceSettings, changes: dict[int, RowChange], settings: ApplySettings, target: Path
 ) -> tuple[Path | None, list[str]]:
     """Write the dataset with these changes. Returns the --root that it must be read with, or None, and notes."""
     out = settings.output
@@ -220,13 +264,24 @@ def _write_dataset(
         embedded = whole.locate(0).column is not None
         same = out.resolve().parent == whole.root.resolve()
         return (None if embedded or same else whole.root), []
-    kept = np.array([row for row in range(len(whole)) if changes.get(row, "") is not None], dtype=np.int64)
-    labels = [str(changes.get(row, whole.labels[row])) for row in kept.tolist()]
+    left_out = {row for row, change in changes.items() if change.label is None}
+    kept = np.array([row for row in range(len(whole)) if row not in left_out], dtype=np.int64)
+    found = [changes.get(row) for row in kept.tolist()]
+    labels = [
+        whole.labels[row] if change is None else str(change.label)
+        for row, change in zip(kept.tolist(), found, strict=True)
+    ]
     if settings.tree is None:
         with target.open("xb") as file:
-            return fill_table(whole.take(kept), source, out, file, labels=labels), []
+            return fill_table(whole.take(kept), source, out, file, labels=labels, marks=_marks(found)), []
     target.mkdir()
     return None, write_folder(whole.take(kept), labels, target, link=settings.tree == "link")
+
+
+def _marks(changes: list[RowChange | None]) -> dict[str, list[str]]:
+    """Return the column of a new table that marks decided rows; none if there are no marks."""
+    cells = ["" if change is None or change.mark is None else change.mark.to_text() for change in changes]
+    return {DECIDED_COLUMN: cells} if any(cells) else {}
 
 
 def _scan_options(source: SourceSettings, root: Path | None) -> list[str]:

@@ -17,8 +17,9 @@ from noisesieve.core.records import Index, Ints
 from noisesieve.core.text import leads_out
 from noisesieve.decisions.judge import draw_probe
 from noisesieve.report import Report, read_report
-from noisesieve.review import build_page_data, render_page
+from noisesieve.review import build_page_data, decided_rows, render_page
 
+EARLIER = 200  # rows shown that were decided before
 THUMBNAIL = 480  # longer side of an image on the page, in pixels
 
 
@@ -49,6 +50,12 @@ def review(run: Path, settings: ReviewSettings, *, session: Session) -> ReviewRe
     return ReviewResult(page, suspects, min(settings.limit, suspects), len(report.corrupted), probed)
 
 
+def _as_typed(folder: Path) -> str:
+    """Return a folder as a command in the working folder names it: relative if it is below, else absolute."""
+    folder, here = folder.resolve(), Path.cwd()
+    return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)
+
+
 def write_review(
     report: Report,
     index: Index,
@@ -67,7 +74,9 @@ def write_review(
     first: Ints = np.zeros(0, dtype=np.int64) if sample is None else sample
     rows: Ints = np.concatenate((first, suspects[:limit][~np.isin(suspects[:limit], first)]))
     paths, hashes = report.table["path"].to_pylist(), report.table["sha256"].to_pylist()
-    inside = np.array([row for row in rows.tolist() if not leads_out(paths[row] or "")], dtype=np.int64)
+    earlier = decided_rows(report)[:EARLIER]
+    wanted = [*rows.tolist(), *(row for row in earlier.tolist() if row not in set(rows.tolist()))]
+    inside = np.array([row for row in wanted if not leads_out(paths[row] or "")], dtype=np.int64)
     thumbnails = pixels.thumbnails(
         index,
         inside,
@@ -76,9 +85,9 @@ def write_review(
         sha256=[hashes[row] for row in inside.tolist()],
         longest=THUMBNAIL,
     )
-    images = dict(zip(inside.tolist(), thumbnails, strict=True))
-    shown = [images.get(row) for row in rows.tolist()]
-    text = render_page(build_page_data(report, rows, shown, least, sample=len(first)))
+    images = dict.fromkeys(wanted) | dict(zip(inside.tolist(), thumbnails, strict=True))
+    run = _as_typed(report.path.parent)
+    text = render_page(build_page_data(report, rows, images, least, run=run, sample=len(first)))
     with atomic_write(page) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
     if lost := sum(thumbnail is None for thumbnail in thumbnails):

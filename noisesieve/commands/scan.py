@@ -42,7 +42,7 @@ from noisesieve.core.recipes import recipe_to_document
 from noisesieve.core.records import FileFacts, Index, Recalibration, Scores, Verdicts
 from noisesieve.core.settings import ScanSettings
 from noisesieve.core.summary import TrainingSummary
-from noisesieve.decisions.match import match_decisions
+from noisesieve.decisions.match import find_decisions
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.plan import describe, introduce
 from noisesieve.learn.training_data import TrainingTask
@@ -122,11 +122,7 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
                     session.note("Another scan into this folder was stopped: its own command goes on with it.")
                 return _brought_up_to_date(run, index, file_facts, settings, session)
             scratch = run.checkpoints / "pixels"
-            decided = match_decisions(settings.decisions, index, file_facts, session)
-            if decided:
-                session.note(
-                    f"{len(decided):,} rows are decided: they are learnt as decided, and not asked about again."
-                )
+            decided = find_decisions(settings.decisions, index, file_facts, session)
             dataset = prepare_dataset(
                 index, file_facts, settings, session, scratch=scratch, ahead=ahead, decided=decided
             )
@@ -237,12 +233,15 @@ def _corrected(verdicts: Verdicts, dataset: Dataset) -> tuple[Verdicts, Recalibr
     if not dataset.decided:
         return verdicts, None
     rows = dataset.decoded.rows
-    known = np.isin(rows, [row for row, label in dataset.decided.items() if label is not None])
+    labelled = {row: decided for row, decided in dataset.decided.items() if decided.label is not None}
+    known = np.isin(rows, list(labelled))
+    # A label that `apply` has corrected since is right by now: it says nothing about this model's probabilities.
+    telling = np.isin(rows, [row for row, decided in labelled.items() if not decided.applied])
     wrong = dataset.codes != dataset.given_codes
     before = verdicts.corruption_probability
-    found = recalibrate(before[known], wrong[known])
-    after = np.where(known, wrong.astype(np.float64), apply_shift(before, found))
-    return replace(verdicts, corruption_probability=after), found
+    found = recalibrate(before[telling], wrong[telling]) if telling.any() else None
+    shifted = before if found is None else apply_shift(before, found)
+    return replace(verdicts, corruption_probability=np.where(known, wrong.astype(np.float64), shifted)), found
 
 
 def _brought_up_to_date(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from noisesieve import decisions
 from noisesieve.core.command_settings import WaiveSettings
 from noisesieve.core.errors import InputError
 from noisesieve.core.progress import Session
-from noisesieve.report import find_rows, read_report
-from noisesieve.report.waivers import Waiver, add_waivers
+from noisesieve.report import Report, find_rows, read_report
+from noisesieve.report.waivers import Waiver, add_waivers, waiver_of
 
 
 @dataclass(frozen=True)
@@ -23,15 +23,28 @@ class WaiveResult:
 
 
 def waive(source: Path, names: Sequence[str], settings: WaiveSettings, *, session: Session) -> WaiveResult:
-    """Add waivers for these rows of a run, or of a report that `check` wrote."""
+    """Add waivers for these rows of a run, or of a report that `check` wrote, and for rows that people kept."""
     report = read_report(source)
-    rows = report.table.take(find_rows(report, names)).to_pylist()
+    kept = _kept(report, settings, session)
+    rows = report.table.take([*find_rows(report, names), *kept]).to_pylist()
     for row in rows:
         if row["status"] != "ok":
             raise InputError(f"{row['id']}: cannot be read ({row['status']}), so it cannot have been reviewed.")
-        if row["verdict"] != "corrupted":
+        if row["verdict"] != "corrupted" and row["row"] not in kept:
             session.note(f"{row['id']}: is {row['verdict']} and needs no waiver.")
-    reason = settings.reason.strip()
-    today = datetime.date.today().isoformat()
-    waivers = [Waiver(row["sha256"], row["label"], row["path"] or row["id"], reason, today) for row in rows]
+    waivers = [waiver_of(row, settings.reason.strip() or kept[row["row"]]) for row in rows]
     return WaiveResult(waivers, add_waivers(settings.file, waivers))
+
+
+def _kept(report: Report, settings: WaiveSettings, session: Session) -> dict[int, str]:
+    """Return the rows whose label people kept, with the reason for the waiver."""
+    if not settings.decisions:
+        return {}
+    entries = [entry for file in settings.decisions for entry in decisions.read_decisions(file).decisions]
+    outcomes, _ = decisions.resolve(report, entries, root=report.path.parent, new_classes=True)
+    kept = {row: outcome.reason for row, outcome in outcomes.items() if outcome.decision == "keep"}
+    if others := len(outcomes) - len(kept):
+        session.note(f"{others:,} decisions change a label or call the image unusable: `apply` takes these.")
+    if not kept:
+        raise InputError("No label was kept in these decisions.", "Nothing was written.")
+    return kept

@@ -29,6 +29,7 @@ from noisesieve.core.settings import (
     WAIVERS,
     PixelSettings,
     SourceSettings,
+    decisions_option,
     device_option,
     group_by_option,
     min_probability_option,
@@ -173,6 +174,8 @@ class ApplySettings(Settings):
         **_SHARE,
     )
     new_classes: bool = option(False, "Accept labels that are not classes of the run.", DATA)
+    waive_kept: bool = option(False, "Remember kept labels as waivers, not in the new dataset.", DATA)
+    waivers: Path = waivers_option()
     data: Path | None = moved_data_option()
     root: Path | None = moved_root_option()
 
@@ -258,13 +261,14 @@ class DoctorSettings(Settings):
 class WaiveSettings(Settings):
     """One `noisesieve waive`."""
 
-    reason: str = option(REQUIRED, "Why the label is right.", DATA)
+    reason: str = option("", "Why the label is right. With --decisions: who kept it, and when.", DATA)
+    decisions: tuple[Path, ...] = decisions_option("Waive the rows that were kept in")
     file: Path = option(WAIVERS, "The file of waivers; commit it.", OUTPUT)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.reason.strip():
-            raise UsageError("--reason is empty.", "Say why the label is right: others will read it.")
+        if not self.reason.strip() and not self.decisions:
+            raise UsageError("--reason is missing.", "Say why the label is right: others will read it.")
 
 
 @dataclass(frozen=True)

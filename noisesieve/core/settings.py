@@ -207,7 +207,7 @@ def min_probability_option(default: float = MIN_PROBABILITY) -> float:
 
 def decisions_option(text: str) -> tuple[Path, ...]:
     """Declare --decisions: one or more decision files."""
-    text = f"{text}: decisions.csv of the review page, or several files with commas."
+    text = f"{text}: decisions.csv of the review page, or several files."
     declared: tuple[Path, ...] = option((), text, DATA, parse=parse_paths, metavar="FILES")
     return declared
 

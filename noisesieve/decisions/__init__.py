@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from noisesieve.decisions.read import READERS, Decision, read_decisions
-from noisesieve.decisions.resolve import Outcome, accept_above, resolve
+from noisesieve.decisions.read import PAGE_DECISIONS, READERS, Decision, read_decisions
+from noisesieve.decisions.resolve import Outcome, accept_above, decided_before, resolve
 
-__all__ = ["READERS", "Decision", "Outcome", "accept_above", "read_decisions", "resolve"]
+__all__ = [
+    "PAGE_DECISIONS",
+    "READERS",
+    "Decision",
+    "Outcome",
+    "accept_above",
+    "decided_before",
+    "read_decisions",
+    "resolve",
+]

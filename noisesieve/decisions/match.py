@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+
+import pyarrow as pa
 
 from noisesieve.core.errors import InputError
 from noisesieve.core.progress import Session
-from noisesieve.core.records import FileFacts, Index
+from noisesieve.core.records import DECIDED_COLUMN, Decided, DecidedRow, DecisionMark, FileFacts, Index, decision_key
 from noisesieve.core.text import unguard_cell
 from noisesieve.decisions.read import Decision, read_decisions
 
-Decided = dict[int, str | None]  # row → the label that a person gave it; None: the image is unusable
+PEOPLE = 3  # reviewers that are named
 
 
-def match_decisions(files: Sequence[Path], index: Index, file_facts: FileFacts, session: Session) -> Decided:
-    """Return what was decided about the rows of a dataset.
+def find_decisions(files: Sequence[Path], index: Index, file_facts: FileFacts, session: Session) -> Decided:
+    """Return what was decided about the rows of a dataset: in its own table by `apply`, and in files of decisions.
 
     A decision with a SHA-256 and a given label holds for every row with this content and this label, wherever the file
     is now. Other decisions hold for the row with their id or path. Those on other images are counted and passed over.
     """
     rows, classes = _Rows(index, file_facts), set(index.labels)
-    found: dict[int, Decision] = {}
-    unknown, conflicts = 0, []
+    found = dict(_in_table(index, file_facts, session))
+    before, unknown, conflicts = len(found), 0, []
     for entry in (entry for file in files for entry in read_decisions(file).decisions):
         if entry.exported and entry.label == entry.given:
             continue  # our own export, not edited
@@ -38,7 +41,44 @@ def match_decisions(files: Sequence[Path], index: Index, file_facts: FileFacts, 
         raise InputError(f"{len(conflicts):,} rows were decided twice, differently:", "Keep one each.", items=conflicts)
     if unknown:
         session.warn(f"{unknown:,} decisions are about other images or other labels: passed over.")
-    return {row: _label(entry, classes) for row, entry in sorted(found.items())}
+    if found:
+        in_table = f", {before:,} of them in the table" if before else ""
+        session.note(
+            f"{len(found):,} rows are decided{_people(found.values())}{in_table}: they are learnt as decided, and not "
+            "asked about again."
+        )
+    return {
+        row: DecidedRow(_label(entry, classes), entry.by, entry.at, entry.applied)
+        for row, entry in sorted(found.items())
+    }
+
+
+def _in_table(index: Index, file_facts: FileFacts, session: Session) -> Iterator[tuple[int, Decision]]:
+    """Yield the rows that `apply` has marked as decided, as long as neither image nor label has changed since."""
+    carried = index.carried
+    if carried is None or DECIDED_COLUMN not in carried.column_names:
+        return
+    changed = 0
+    for row, text in enumerate(carried[DECIDED_COLUMN].cast(pa.string()).to_pylist()):
+        if not text:
+            continue
+        mark = DecisionMark.from_text(text)
+        if mark is None or mark.key != decision_key(file_facts.sha256[row], index.labels[row]):
+            changed += 1
+            continue
+        name = (("id", index.ids[row]),)
+        yield row, Decision(name, index.labels[row], "the table", mark.by, mark.at, "apply", applied=True)
+    if changed:
+        which = "row has" if changed == 1 else "rows have"
+        session.warn(f"{changed:,} decided {which} another image or another label now: that decision is void.")
+
+
+def _people(entries: Iterable[Decision]) -> str:
+    """Return the reviewers, those with most decisions first."""
+    counts = Counter(entry.by for entry in entries if entry.by)
+    names = ", ".join(name for name, _ in counts.most_common(PEOPLE))
+    more = f" and {len(counts) - PEOPLE:,} more" if len(counts) > PEOPLE else ""
+    return f" by {names}{more}" if counts else ""
 
 
 class _Rows:

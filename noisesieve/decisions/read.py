@@ -37,6 +37,7 @@ class Decision:
     untouched: bool = False  # noisesieve's own suggestion, not edited
     exported: bool = False  # a row of our own export: an unchanged label is not a decision
     sampled: bool = False  # a row of the random sample of `review --probe`
+    applied: bool = False  # the label is in the dataset since `apply`
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ def _from_row(row: dict[str, str], keys: list[str], location: str) -> Decision |
         word=word,
         exported="verdict" in row and "suggested_label" in row,
         sampled=row.get("sample", "") == "yes",
+        applied=row.get("applied", "") == "yes",
         guarded="run" in row,  # a file of the review page
     )
 

@@ -31,6 +31,11 @@ class Outcome:
     location: str
     sampled: bool = False  # of the random sample
 
+    @property
+    def reason(self) -> str:
+        """Who kept the label, and when: the reason of a waiver."""
+        return f"kept{f' by {self.by}' if self.by else ''}{f' on {self.at[:10]}' if self.at else ''}"
+
 
 def resolve(
     report: Report, decisions: Sequence[Decision], *, root: Path, new_classes: bool
@@ -157,6 +162,19 @@ def accept_above(report: Report, least: float, decided: set[int]) -> dict[int, O
         for row, label, probability in zip(*columns, strict=True)
         if label is not None and probability >= least and row not in decided
     }
+
+
+def decided_before(report: Report, decided: set[int]) -> dict[int, Outcome]:
+    """Return the decisions that the run itself was scanned with, except on rows that are decided anew."""
+    if "decided_by" not in report.table.column_names:
+        return {}
+    names = ("row", "label", "decided_label", "decided_by", "decided_at")
+    found = {}
+    for row, given, label, by, at in zip(*(report.table[name].to_pylist() for name in names), strict=True):
+        if row not in decided and (label or by or at):  # without a label: unusable
+            word = _word(label, given, None)
+            found[row] = Outcome(row, label, word, "an earlier decision", by or "", at or "", "the run")
+    return found
 
 
 def audit_table(report: Report, outcomes: dict[int, Outcome]) -> pa.Table:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from noisesieve.core.text import natural_key
 from noisesieve.report.parquet import Report
 
-KINDS = ("new", "fixed", "cleared", "waived", "gone", "persistent")
+KINDS = ("new", "fixed", "decided", "cleared", "waived", "gone", "persistent")
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class ComparedRow:
     waived: bool
     suspect: bool
     scored: bool
+    decided: bool
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,9 @@ class RunComparison:
 def compare(before: Report, after: Report) -> RunComparison:
     """Match rows by id and path, else by content, and group the suspects of both reports.
 
-    new: a suspect only in the later report. fixed: its label changed and it is no suspect any more. cleared: the same
-    label, but no suspect any more. waived: reviewed, the label is right. gone: the row is missing or unreadable.
-    persistent: a suspect in both.
+    new: a suspect only in the later report. fixed: its label changed and it is no suspect any more. decided: the same
+    label in the dataset, and a person has decided since. cleared: the same label, but no suspect any more. waived:
+    reviewed, the label is right. gone: the row is missing or unreadable. persistent: a suspect in both.
     """
     old, new = _rows(before), _rows(after)
     new_row_of = _match(old, new)
@@ -118,7 +119,11 @@ def _rows(report: Report) -> list[ComparedRow]:
     flags = (report.verdicts == "corrupted") & ~report.table["waived"].to_numpy(zero_copy_only=False)
     scored = (report.verdicts == "corrupted") | (report.verdicts == "clean")
     columns = [report.table[name].to_pylist() for name in names]
-    rows = [ComparedRow(*values) for values in zip(*columns, flags.tolist(), scored.tolist(), strict=True)]
+    decided = [False] * len(scored)
+    if "decided_by" in report.table.column_names:
+        parts = (report.table[name].is_valid().to_pylist() for name in ("decided_label", "decided_by", "decided_at"))
+        decided = [any(found) for found in zip(*parts, strict=True)]
+    rows = [ComparedRow(*values) for values in zip(*columns, flags.tolist(), scored.tolist(), decided, strict=True)]
     return [replace(row, id=None) if row.path is None and row.id == str(row.row) else row for row in rows]
 
 
@@ -157,7 +162,9 @@ def _kind_of_change(then: ComparedRow, now: ComparedRow | None) -> str:
         return "persistent"
     if now.waived:
         return "waived"
-    return "fixed" if now.label != then.label else "cleared"
+    if now.label != then.label:
+        return "fixed"
+    return "decided" if now.decided else "cleared"
 
 
 def _entry(then: ComparedRow | None, now: ComparedRow | None) -> ChangedSuspect:

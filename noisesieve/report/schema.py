@@ -48,7 +48,8 @@ _COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "sha256": (pa.string(), "SHA-256 of the image's bytes"),
     "top_labels": (pa.list_(pa.string()), f"the {TOP} most probable classes"),
     "top_probabilities": (pa.list_(pa.float32()), "their probabilities"),
-    "decided_label": (pa.string(), "with --decisions: the label that a person gave the row, null if none or unusable"),
+    "trusted": (pa.bool_(), "known to be right, by `--trusted-column` or by a person's decision: never a suspect"),
+    "decided_label": (pa.string(), "the label that a person decided on, else null; then decided_by and decided_at"),
 }
 COLUMNS: dict[str, pa.DataType] = {name: kind for name, (kind, _) in _COLUMNS.items()}
 DESCRIPTIONS: dict[str, str] = {name: text for name, (_, text) in _COLUMNS.items()}

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from noisesieve.core.records import Bools, FileFacts, Floats, Index, Ints, Scores, Verdicts
+from noisesieve.core.records import Bools, Decided, FileFacts, Floats, Index, Ints, Scores, Verdicts
 from noisesieve.core.text import carried_name
 from noisesieve.report.schema import COLUMNS, LOW_EVIDENCE, SPLIT, TOP, report_schema
 
@@ -30,7 +30,7 @@ class ReportInputs:
     unknown: Bools | None = None  # readable, but of a class that the model does not have
     in_training: Bools | None = None  # its content was in the training data; None: true for every scored row
     waived: Bools | None = None
-    decided: dict[int, str | None] = field(default_factory=dict)  # row → label by a person; None: unusable
+    decided: Decided = field(default_factory=dict)
 
 
 def build_table(found: ReportInputs) -> pa.Table:
@@ -72,11 +72,32 @@ def build_table(found: ReportInputs) -> pa.Table:
         "sha256": found.file_facts.sha256,
         "top_labels": expander.lists(names.take(pa.array(top.reshape(-1))), top.shape[1]),
         "top_probabilities": expander.lists(pa.array(top_probs.reshape(-1)), top.shape[1]),
-        "decided_label": [found.decided.get(row) for row in range(total)] if found.decided else pa.nulls(total),
+        "trusted": _trusted(found),
+        "decided_label": _of_decided(found, "label"),
     }
     arrays = [_typed(columns[name], kind) for name, kind in COLUMNS.items()]
     table = pa.table(arrays, schema=report_schema())
+    if found.decided:
+        for name in ("by", "at"):
+            table = table.append_column(f"decided_{name}", _of_decided(found, name))
     return _with_users_columns(table, index)
+
+
+def _trusted(found: ReportInputs) -> Bools:
+    """Return (rows of the index,) which labels are known to be right: marked in the table, or decided by a person."""
+    total = len(found.index)
+    marked = np.zeros(total, dtype=np.bool_) if found.index.trusted is None else found.index.trusted.copy()
+    marked[[row for row, decided in found.decided.items() if decided.label is not None]] = True
+    return marked
+
+
+def _of_decided(found: ReportInputs, name: str) -> pa.Array:
+    """Return one fact of every decided row, null for the others."""
+    total = len(found.index)
+    if not found.decided:
+        return pa.nulls(total, pa.string())
+    values = {row: getattr(decided, name) or None for row, decided in found.decided.items()}
+    return pa.array([values.get(row) for row in range(total)], pa.string())
 
 
 def _blocks(probs: Floats, rows: int = 65_536) -> Iterator[Floats]:

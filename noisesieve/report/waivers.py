@@ -5,6 +5,7 @@ A waiver is valid for one image content with one label. If either changes, it en
 
 from __future__ import annotations
 
+import datetime
 import getpass
 import tempfile
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from filelock import FileLock
 
 from noisesieve.core.csv_file import read_csv_file
 from noisesieve.core.errors import InputError
-from noisesieve.core.files import atomic_write, digest
+from noisesieve.core.files import Json, atomic_write, digest
 from noisesieve.core.records import Bools, Index
 from noisesieve.core.settings import WAIVERS
 from noisesieve.core.text import csv_line, guard_cell, unguard_cell
@@ -49,6 +50,11 @@ def read_waivers(file: Path) -> list[Waiver]:
             f"{file}: its first line is not {','.join(COLUMNS)}.", "Let `noisesieve waive` write it, or rename it."
         )
     return [Waiver(*(unguard_cell(cell) for cell in cells[: len(COLUMNS)])) for cells in found.rows]
+
+
+def waiver_of(row: Json, reason: str) -> Waiver:
+    """Return the waiver of a row of a report."""
+    return Waiver(row["sha256"], row["label"], row["path"] or row["id"], reason, datetime.date.today().isoformat())
 
 
 def add_waivers(file: Path, new: Sequence[Waiver]) -> int:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from noisesieve.review.page import render_page
-from noisesieve.review.page_data import PageData, build_page_data
+from noisesieve.review.page_data import PageData, build_page_data, decided_rows
 
-__all__ = ["PageData", "build_page_data", "render_page"]
+__all__ = ["PageData", "build_page_data", "decided_rows", "render_page"]

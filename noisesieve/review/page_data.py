@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import shlex
 from collections import Counter
 from dataclasses import dataclass
 
@@ -59,6 +60,18 @@ class ShownSuspect:
 
 
 @dataclass(frozen=True)
+class EarlierDecision:
+    """A row that a person decided on before this run."""
+
+    name: str  # its path, or its id
+    given: str
+    decided: str | None  # None: unusable
+    by: str
+    at: str
+    image: str | None  # data: URL
+
+
+@dataclass(frozen=True)
 class ScriptData:
     """What is embedded as JSON for the script."""
 
@@ -84,18 +97,32 @@ class PageData:
     budget: str
     least: float  # probability from which a flagged row is shown
     unlikely: int  # flagged rows below it
+    run: str  # the run's path for the commands that the page prints
+    earlier: list[EarlierDecision]
+    decided: int  # rows that were decided before; not all may be shown
+
+
+def decided_rows(report: Report) -> Ints:
+    """Return the rows that people had decided on before the run, in the dataset's order."""
+    if "decided_by" not in report.table.column_names:
+        return np.zeros(0, dtype=np.int64)
+    names = ("decided_label", "decided_by", "decided_at")
+    known = [report.table[name].is_valid().to_numpy() for name in names]
+    return np.flatnonzero(np.logical_or.reduce(known)).astype(np.int64)
 
 
 def build_page_data(
-    report: Report, rows: Ints, images: list[bytes | None], least: float, *, sample: int = 0
+    report: Report, rows: Ints, images: dict[int, bytes | None], least: float, *, run: str, sample: int = 0
 ) -> PageData:
     """Return the page data of a report and of some of its rows; the first `sample` of them are the random sample.
 
-    The others are suspects, which are wrong with at least the probability `least`.
+    The others are suspects, which are wrong with at least the probability `least`. `images` are thumbnails by row, also
+    of rows that were decided before; `run` is the run's path as the reader would type it.
     """
     summary = report.summary
     classes: list[str] = report.facts.classes
     name = report.path.parent.resolve().name
+    decided = decided_rows(report)
     shown, suspects = _suspects(report, rows, images, classes, sample), report.suspects(least)
     return PageData(
         title=name,
@@ -108,7 +135,29 @@ def build_page_data(
         budget=budget_sentence(summary),
         least=least,
         unlikely=len(report.corrupted) - len(suspects),
+        run=shlex.quote(run),
+        earlier=_earlier(report, [row for row in decided.tolist() if row in images], images),
+        decided=len(decided),
     )
+
+
+def _earlier(report: Report, rows: list[int], images: dict[int, bytes | None]) -> list[EarlierDecision]:
+    table = report.table.take(pa.array(rows, pa.int64()))
+    return [
+        EarlierDecision(
+            name=row["path"] or row["id"],
+            given=row["label"],
+            decided=row["decided_label"],
+            by=row["decided_by"] or "",
+            at=(row["decided_at"] or "")[:10],
+            image=_data_url(images[row["row"]]),
+        )
+        for row in table.to_pylist()
+    ]
+
+
+def _data_url(image: bytes | None) -> str | None:
+    return None if image is None else "data:image/webp;base64," + base64.b64encode(image).decode()
 
 
 def run_key(report: Report) -> str:
@@ -117,10 +166,10 @@ def run_key(report: Report) -> str:
 
 
 def _suspects(
-    report: Report, rows: Ints, images: list[bytes | None], classes: list[str], sample: int
+    report: Report, rows: Ints, images: dict[int, bytes | None], classes: list[str], sample: int
 ) -> list[ShownSuspect]:
     number = {label: i for i, label in enumerate(classes)}
-    columns = ["id", "path", "sha256", "label", "suggested_label", "margin", "corruption_probability"]
+    columns = ["row", "id", "path", "sha256", "label", "suggested_label", "margin", "corruption_probability"]
     table = report.table.take(pa.array(rows)).select([*columns, "top_labels", "top_probabilities"])
     return [
         ShownSuspect(
@@ -135,10 +184,10 @@ def _suspects(
                 (number[label], round(chance, 4))
                 for label, chance in zip(row["top_labels"][:SHOWN_TOP], row["top_probabilities"], strict=False)
             ],
-            image=None if image is None else "data:image/webp;base64," + base64.b64encode(image).decode(),
+            image=_data_url(images.get(row["row"])),
             sample=place < sample,
         )
-        for place, (row, image) in enumerate(zip(table.to_pylist(), images, strict=True))
+        for place, row in enumerate(table.to_pylist())
     ]
 
 

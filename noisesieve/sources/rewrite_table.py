@@ -1,4 +1,7 @@
-"""Rewrite a table with some labels changed and some rows left out; everything else stays as it was written."""
+"""Rewrite a table with some labels changed, decided rows marked and some rows left out; all else stays as it was.
+
+The mark is one more column: what was decided, when, for which content with which label, and by whom.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ import pyarrow.parquet as pq
 from noisesieve.core.csv_file import csv_separator
 from noisesieve.core.errors import InputError
 from noisesieve.core.files import Json
-from noisesieve.core.records import Index
+from noisesieve.core.records import DECIDED_COLUMN, Index, RowChange
 from noisesieve.core.settings import SourceSettings
 from noisesieve.core.text import csv_line
 from noisesieve.sources.parquet import class_names
 
 BOM = b"\xef\xbb\xbf"
-Changes = dict[int, str | None]  # row of the whole table → its new label; None: left out
+Changes = dict[int, RowChange]  # by row of the whole table
 
 
 def rewrite_table(index: Index, source: SourceSettings, changes: Changes, file: IO[bytes]) -> None:
@@ -38,15 +41,35 @@ def _delimited(index: Index, source: SourceSettings, changes: Changes, file: IO[
     head, chunks = _chunks(lines, index)
     header = next(cells for cells in csv.reader(head, delimiter=separator) if cells)
     label_cell = header.index(source.label_column)
-    file.write("".join(head).encode())
+    new = _has_marks(changes) and DECIDED_COLUMN not in header
+    mark_cell = len(header) if new else header.index(DECIDED_COLUMN) if DECIDED_COLUMN in header else -1
+    file.write(_longer("".join(head), [DECIDED_COLUMN] * new, separator).encode())
     for row, chunk in enumerate(chunks):
-        if row not in changes:
-            file.write(chunk.encode())
-        elif (label := changes[row]) is not None:
-            cells = next(csv.reader(io.StringIO(chunk, newline=""), delimiter=separator, strict=True))
-            cells[label_cell] = label
-            ending = chunk[len(chunk.rstrip("\r\n")) :]  # including empty lines that follow
-            file.write((csv_line(cells, separator) + ending).encode())
+        change = changes.get(row)
+        if change is None:
+            file.write(_longer(chunk, [""] * new, separator).encode())
+        elif change.label is not None:
+            cells = next(csv.reader(io.StringIO(chunk, newline=""), delimiter=separator, strict=True)) + [""] * new
+            if change.label != index.labels[row]:
+                cells[label_cell] = change.label
+            if change.mark is not None:
+                cells[mark_cell] = change.mark.to_text()
+            file.write((csv_line(cells, separator) + _ending(chunk)).encode())
+
+
+def _has_marks(changes: Changes) -> bool:
+    return any(change.mark is not None for change in changes.values())
+
+
+def _ending(chunk: str) -> str:
+    """Return the end of a row's last line, with empty lines that follow."""
+    return chunk[len(chunk.rstrip("\r\n")) :]
+
+
+def _longer(chunk: str, cells: list[str], separator: str) -> str:
+    """Return the lines of a row with further cells at its end."""
+    end = _ending(chunk)
+    return chunk[: len(chunk) - len(end)] + "".join(f"{separator}{cell}" for cell in cells) + end
 
 
 def _jsonl(index: Index, source: SourceSettings, changes: Changes, file: IO[bytes]) -> None:
@@ -54,11 +77,15 @@ def _jsonl(index: Index, source: SourceSettings, changes: Changes, file: IO[byte
         wanted = {} if index.lines is None else {line: row for row, line in enumerate(index.lines.tolist())}
         for number, line in enumerate(table, start=1):
             row = wanted.get(number, -1)
-            if row not in changes:
+            change = changes.get(row)
+            if change is None:
                 file.write(line)
-            elif (label := changes[row]) is not None:
+            elif change.label is not None:
                 entry: Json = json.loads(line)
-                entry[source.label_column] = _as_before(entry[source.label_column], label, index, row)
+                if change.label != index.labels[row]:
+                    entry[source.label_column] = _as_before(entry[source.label_column], change.label, index, row)
+                if change.mark is not None:
+                    entry[DECIDED_COLUMN] = change.mark.to_text()
                 file.write((json.dumps(entry, ensure_ascii=False) + "\n").encode())
 
 
@@ -81,18 +108,55 @@ def _parquet(index: Index, source: SourceSettings, changes: Changes, file: IO[by
     schema, column = whole.schema_arrow, source.label_column
     position = schema.get_field_index(column)
     encode = _encoder(schema, index, column)
+    marked = _has_marks(changes)
+    written = _with_mark_column(schema) if marked else schema
     first = 0
-    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with pq.ParquetWriter(file, written, compression="zstd") as writer:
         for number in range(whole.num_row_groups):
             group = whole.read_row_group(number)
-            new = [changes.get(first + row) for row in range(len(group))]
-            kept = [first + row not in changes or label is not None for row, label in enumerate(new)]
+            found = [changes.get(first + row) for row in range(len(group))]
+            new = [
+                None if change is None or change.label == index.labels[first + row] else change.label
+                for row, change in enumerate(found)
+            ]
             if any(label is not None for label in new):
                 old = _plain(group.column(position).combine_chunks())
                 labels = [label if label is not None else value for label, value in zip(encode(new), old, strict=True)]
                 group = group.set_column(position, schema.field(position), _typed(labels, schema.field(position).type))
-            writer.write_table(group.filter(pa.array(kept)))
+            if marked:
+                group = _with_marks(group, found)
+            kept = [change is None or change.label is not None for change in found]
+            writer.write_table(group.filter(pa.array(kept)).replace_schema_metadata(written.metadata))
             first += len(kept)
+
+
+def _with_mark_column(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with the column of marks, also in Hugging Face's own description of the columns."""
+    if DECIDED_COLUMN in schema.names:
+        return schema
+    schema = schema.append(pa.field(DECIDED_COLUMN, pa.string()))
+    try:
+        described = json.loads((schema.metadata or {})[b"huggingface"])
+        described["info"]["features"][DECIDED_COLUMN] = {"dtype": "string", "_type": "Value"}
+    except (KeyError, ValueError, TypeError):
+        return schema
+    return schema.with_metadata({**schema.metadata, b"huggingface": json.dumps(described).encode()})
+
+
+def _with_marks(group: pa.Table, found: list[RowChange | None]) -> pa.Table:
+    """Return the rows with their marks, beside those of an earlier `apply`."""
+    known = DECIDED_COLUMN in group.column_names
+    old = group[DECIDED_COLUMN].cast(pa.string()).to_pylist() if known else [None] * len(group)
+    cells = pa.array(
+        [
+            before if change is None or change.mark is None else change.mark.to_text()
+            for before, change in zip(old, found, strict=True)
+        ],
+        pa.string(),
+    )
+    if known:
+        return group.set_column(group.column_names.index(DECIDED_COLUMN), DECIDED_COLUMN, cells)
+    return group.append_column(DECIDED_COLUMN, cells)
 
 
 def _plain(column: pa.Array) -> list[Any]:

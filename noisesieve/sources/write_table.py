@@ -56,10 +56,12 @@ def fill_table(
     *,
     labels: list[str],
     truth: list[str] | None = None,
+    marks: dict[str, list[str]] | None = None,
 ) -> Path | None:
-    """Do the same into an open file that will become `out`."""
+    """Do the same into an open file that will become `out`; `marks` are further columns."""
     kind = table_kind(index, source, out)
     ours = {"label": labels} if truth is None else {"label": labels, "true_label": truth}
+    ours |= marks or {}
     if _is_embedded(index):
         new = _beside(index, source, ours)
         (_copy_parquet if kind == "parquet" else _copy_jsonl)(index, new, file)

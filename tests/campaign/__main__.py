@@ -105,7 +105,7 @@ SCENARIOS = {
     "waive": Scenario(
         "waive",
         ("waive", "run", "red/1.png", "--reason", "seen"),
-        ("noisesieve-waivers.csv",),
+        (".noisesieve-waivers.csv",),
         (SCAN,),
         ("waive", "run", "red/0.png", "--reason", "seen"),
     ),
@@ -228,7 +228,7 @@ def _results(home: Path, scenario: Scenario) -> dict[str, bytes]:
         path = home / name
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             inner = file.relative_to(home).parts
-            hidden = any(part.startswith(".") for part in inner) or "checkpoint" in inner
+            hidden = any(part.startswith(".") for part in inner[1:]) or "checkpoint" in inner
             if file.is_file() and not hidden and file.name not in EPHEMERAL:
                 found["/".join(inner)] = file.read_bytes()
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -93,7 +94,7 @@ CSV = (
 )
 
 
-def test_a_csv_keeps_every_byte_but_the_labels(inside: Run, tmp_path: Path) -> None:
+def test_a_csv_keeps_every_byte_but_the_labels_and_one_more_column(inside: Run, tmp_path: Path) -> None:
     for i in range(4):
         paint(tmp_path / f"{i}.png", (60 * i, 90, 10), seed=i)
     table = write(tmp_path / "t.csv", CSV)
@@ -102,7 +103,10 @@ def test_a_csv_keeps_every_byte_but_the_labels(inside: Run, tmp_path: Path) -> N
     done = inside("apply", run, decisions, "-o", tmp_path / "new.csv")
     assert done.returncode == 0, done.stderr
     expected = CSV.replace('1.png;"cat"', "1.png;dog").replace("3.png;dog", "3.png;cat")
-    assert (tmp_path / "new.csv").read_bytes().decode() == expected
+    new = (tmp_path / "new.csv").read_bytes().decode()
+    assert new.startswith('\ufeffpath;"label";annotator;note;noisesieve_decided\r\n')
+    plain = re.sub(r";(accept|relabel) - [0-9a-f]{16}(?=\r\n)", ";", new).replace(";noisesieve_decided", ";")
+    assert re.sub(r";(?=\r\n(\r|\d|$))", "", plain) == expected
     assert table.read_bytes().decode() == CSV
     gone = write(tmp_path / "e.csv", "path,decision,label\n0.png,unusable,\n3.png,unusable,\n")
     assert inside("apply", run, gone, "-o", tmp_path / "less.csv").returncode == 0
@@ -136,7 +140,9 @@ def test_jsonl_keeps_its_lines_and_the_types_of_its_labels(inside: Run, tmp_path
     decisions = write(tmp_path / "d.csv", "path,label,decision\n0.png,1,accept\n2.png,,unusable\n")
     assert inside("apply", run, decisions, "-o", tmp_path / "new.jsonl").returncode == 0
     new = (tmp_path / "new.jsonl").read_text().splitlines(keepends=True)
-    assert json.loads(new[0]) == {"path": "0.png", "label": 1, "tags": ["a", 0]}
+    first = json.loads(new[0])
+    assert first.pop("noisesieve_decided").startswith("accept - ")
+    assert first == {"path": "0.png", "label": 1, "tags": ["a", 0]}
     assert new[1:] == [lines[1], lines[3]]
     odd = write(tmp_path / "o.csv", "path,label\n0.png,one\n")
     done = inside("apply", run, odd, "--new-classes", "-o", tmp_path / "odd.jsonl")
@@ -177,8 +183,11 @@ def test_parquet_keeps_its_schema_its_metadata_and_its_images(
     done = inside("apply", run, decisions, "-o", tmp_path / "new.parquet")
     assert done.returncode == 0, done.stderr
     new = pq.read_table(tmp_path / "new.parquet")
-    assert new.schema.equals(table.schema)
-    assert new.schema.metadata == table.schema.metadata
+    assert new.drop_columns(["noisesieve_decided"]).schema.equals(table.schema)
+    if kind == "classlabel":
+        features = json.loads(new.schema.metadata[b"huggingface"])["info"]["features"]
+        assert features["noisesieve_decided"] == {"dtype": "string", "_type": "Value"}
+        assert features["label"] == {"names": names, "_type": "ClassLabel"}
     assert len(new) == 119
     expected = list(table["label"].to_pylist())
     expected[0] = 1 if kind in ("int", "classlabel") else "green"
@@ -377,7 +386,7 @@ def test_a_path_that_is_listed_twice_must_be_decided_by_id(inside: Run, tmp_path
         assert decisions in done.stderr
     by_id = write(tmp_path / "d.csv", "id,path,label\n0.png#4,0.png,a\n")
     assert inside("apply", run, by_id, "-o", tmp_path / "new.csv").returncode == 0
-    assert (tmp_path / "new.csv").read_text().splitlines()[-1] == "0.png,a"
+    assert (tmp_path / "new.csv").read_text().splitlines()[-1].startswith("0.png,a,accept - ")
 
 
 def test_a_failure_on_the_way_leaves_nothing(
@@ -408,7 +417,8 @@ def test_odd_cells_survive_in_a_changed_row(inside: Run, tmp_path: Path) -> None
     decisions = write(tmp_path / "d.csv", "path,label\n1.png,a\n2.png,b\n3.png,a\n")
     assert inside("apply", run, decisions, "-o", tmp_path / "new.csv").returncode == 0
     expected = text.replace("1.png,b", "1.png,a").replace("2.png,a", "2.png,b").replace("3.png,b", "3.png,a")
-    assert pd.read_csv(tmp_path / "new.csv").equals(pd.read_csv(write(tmp_path / "e.csv", expected)))
+    new = pd.read_csv(tmp_path / "new.csv").drop(columns="noisesieve_decided")
+    assert new.equals(pd.read_csv(write(tmp_path / "e.csv", expected)))
     assert inside("export", run, "--to", "csv", "--only", "all", "-o", tmp_path / "all.csv").returncode == 0
     assert len(pd.read_csv(tmp_path / "all.csv")) == 4
 

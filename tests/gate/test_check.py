@@ -448,7 +448,8 @@ def test_a_diff_sorts_suspects_by_their_fate(inside: Run, colours: Path, tmp_pat
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     validate(found, "diff")
-    assert found["counts"] == {"new": 1, "fixed": 1, "cleared": 1, "waived": 0, "gone": 1, "persistent": 2}
+    counts = {kind: count for kind, count in found["counts"].items() if count}
+    assert counts == {"new": 1, "fixed": 1, "cleared": 1, "gone": 1, "persistent": 2}
     assert found["suspects"]["fixed"][0] == {
         "id": "green/900.png",
         "before": "red",
@@ -476,7 +477,7 @@ def test_a_diff_of_embedded_tables_goes_by_content(inside: Run, colours: Path, t
     before = make_run(tmp_path / "a.parquet", tmp_path / "a", {"0": "red", "5": "red"}).path.parent
     after = make_run(tmp_path / "b.parquet", tmp_path / "b", {"4": "red"}).path.parent
     found = json.loads(inside("diff", before, after, "--json").stdout)
-    assert found["counts"] == {"new": 0, "fixed": 0, "cleared": 0, "waived": 0, "gone": 1, "persistent": 1}
+    assert {kind: count for kind, count in found["counts"].items() if count} == {"gone": 1, "persistent": 1}
 
 
 def test_a_waiver_refresh_that_fails_leaves_the_run_whole(colours: Path, tmp_path: Path) -> None:
