@@ -90,6 +90,8 @@ def sentence(found: Explanation, scores: RowScores) -> str:
     """Return the verdict in one sentence."""
     given, probability = found.label, scores.label_probability
     wrong = scores.corruption_probability
+    if found.decided is not None:
+        return f"A person has decided: {found.decided}; the model gives the label {given!r} {probability:.1%}."
     odds = f"wrong with probability {'>99.9%' if wrong > 0.999 else format(wrong, '.1%')}"
     if found.verdict == "corrupted":
         like = (

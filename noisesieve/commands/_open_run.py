@@ -68,7 +68,10 @@ def rewrite_run(
 def pixel_settings_of_run(report: Report) -> PixelSettings:
     """Return the settings that the run read its images with."""
     known = RunFolder(report.path.parent).read()
-    return PixelSettings() if known is None else PixelSettings(max_pixels=known.identity["max_pixels"])
+    if known is None:
+        return PixelSettings()
+    cache = (known.location or {}).get("cache")
+    return PixelSettings(max_pixels=known.identity["max_pixels"], cache_dir=None if cache is None else Path(cache))
 
 
 def index_of_run(report: Report, data: Path | None = None, root: Path | None = None) -> Index:

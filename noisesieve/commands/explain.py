@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
+from torch import Tensor
 from torch.nn.functional import normalize
 
 from noisesieve import pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run
 from noisesieve.core.command_settings import ExplainSettings
 from noisesieve.core.errors import NoisesieveError
-from noisesieve.core.files import Document
+from noisesieve.core.files import Document, Json
 from noisesieve.core.progress import Session
+from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Index, Ints
 from noisesieve.learn.batch_loader import BatchLoader
+from noisesieve.learn.frozen.features import depth_files, feature_folder
 from noisesieve.learn.networks.embed import embed
+from noisesieve.pixels.cache import default_cache_dir
 from noisesieve.report import Report, find_row, read_report
-from noisesieve.report.model_card import load_model
+from noisesieve.report.model_card import load_model, statistics_of_model
 
 NEAREST = 3
-COMPARED = 1000  # clean images per class that are compared, evenly spaced where there are more
+# Clean images per class that are compared, evenly spaced where there are more: features in the cache cost nothing,
+# computing them takes about a second for 50 images on one core.
+STORED, COMPUTED = 5000, 60
 
 
 @dataclass(frozen=True)
@@ -89,6 +97,7 @@ class Explanation:
     classes: int
     top: list[tuple[str, float]]  # the most probable classes
     margin_history: MarginHistory | None
+    decided: str | None = None  # what a person decided, in words
     file: str | None = None
     neighbours: list[SimilarImages] | None = None
 
@@ -108,6 +117,7 @@ class Explanation:
             classes=len(report.facts.classes),
             top=list(zip(values["top_labels"] or [], values["top_probabilities"] or [], strict=True)),
             margin_history=margin_history_of(report, row),
+            decided=_decided(values),
         )
 
     def to_document(self) -> Document:
@@ -115,6 +125,15 @@ class Explanation:
         document = asdict(self)
         scores = document.pop("scores") or dict.fromkeys(item.name for item in fields(RowScores))
         return document | scores
+
+
+def _decided(row: Json) -> str | None:
+    """Return a person's decision about a row in words, or None."""
+    label, by, at = (row.get(f"decided_{name}") for name in ("label", "by", "at"))
+    if not (label or by or at):
+        return None
+    what = "unusable" if label is None else "kept" if label == row["label"] else f"changed to {label!r}"
+    return f"{what}{f' by {by}' if by else ''}{f' on {at[:10]}' if at else ''}"
 
 
 def explain(run: Path, name: str, settings: ExplainSettings, *, session: Session) -> Explanation:
@@ -148,45 +167,77 @@ def margin_history_of(report: Report, row: int) -> MarginHistory | None:
 
 def nearest_clean_images(report: Report, index: Index, row: int, session: Session) -> list[SimilarImages]:
     """Return the most similar clean images of the given and of the suggested class, by the network's features."""
-    model = load_model(report.path.parent, torch.device("cpu"))
     labels, verdicts = np.array(report.table["label"].to_pylist(), dtype=object), report.verdicts
     facts = report.table.slice(row, 1).to_pylist()[0]
     other = facts["suggested_label"] or next((label for label in facts["top_labels"] if label != facts["label"]), None)
     groups = {
-        label: _sampled(np.flatnonzero((labels == label) & (verdicts == "clean") & (np.arange(len(labels)) != row)))
+        label: np.flatnonzero((labels == label) & (verdicts == "clean") & (np.arange(len(labels)) != row))
         for label in (facts["label"], other)
         if label is not None
     }
-    rows = np.unique(np.concatenate(([row], *groups.values()))).astype(np.int64)
-    part = index.take(rows)
-    settings = replace(pixel_settings_of_run(report), cache=False)  # few images: no cache entry of their own
-    file_facts = pixels.inspect_files(part, settings, session)
-    decoded = pixels.decode(
-        part,
-        file_facts,
-        settings,
-        session,
-        size=model.image_size,
-        scratch=report.path.parent / "scratch",
-    )
-    readable = rows[decoded.rows]
-    loader = BatchLoader(decoded.pixels, torch.device("cpu"), statistics=model.statistics)
-    features = normalize(embed(model.network, loader, len(readable), flip=model.flip), dim=1)
-    position = {int(r): i for i, r in enumerate(readable.tolist())}
-    if row not in position or file_facts.sha256[int(np.searchsorted(rows, row))] != facts["sha256"]:
+    chosen = {label: _sampled(rows, STORED) for label, rows in groups.items()}
+    rows = np.concatenate(([row], *chosen.values())).astype(np.int64)
+    features = _stored_features(report, rows)
+    if features is None:
+        chosen = {label: _sampled(rows, COMPUTED) for label, rows in groups.items()}
+        rows = np.concatenate(([row], *chosen.values())).astype(np.int64)
+        rows, features = _computed_features(report, index, rows, session)
+    if not len(rows) or rows[0] != row:
         session.warn("The image is missing or changed since the run: no similar images.")
         return []
-    similarity = (features @ features[position[row]]).tolist()
+    similarity = dict(zip(rows.tolist(), (features @ features[0]).tolist(), strict=True))
     ids = report.table["id"].to_pylist()
 
     def nearest(candidates: Ints) -> list[SimilarImage]:
-        known = sorted((r for r in candidates.tolist() if r in position), key=lambda r: -similarity[position[r]])
-        return [SimilarImage(ids[r], round(similarity[position[r]], 4)) for r in known[:NEAREST]]
+        known = sorted((r for r in candidates.tolist() if r in similarity), key=lambda r: -similarity[r])
+        return [SimilarImage(ids[r], round(similarity[r], 4)) for r in known[:NEAREST]]
 
-    return [SimilarImages(label, nearest(candidates)) for label, candidates in groups.items()]
+    return [SimilarImages(label, nearest(candidates)) for label, candidates in chosen.items()]
 
 
-def _sampled(rows: Ints) -> Ints:
-    if len(rows) <= COMPARED:
+def _stored_features(report: Report, rows: Ints) -> Tensor | None:
+    """Return the features of these rows from the cache, of length 1; None unless all of them are there."""
+    recipe, folder = report.summary.training.recipe, report.path.parent
+    if not isinstance(recipe, HeadRecipe):
+        return None
+    settings, device = pixel_settings_of_run(report), torch.device(report.summary.training.device)
+    root = settings.cache_dir or default_cache_dir()
+    place = feature_folder(root, recipe, settings, device, statistics_of_model(folder))
+    hashes = [str(sha) for sha in report.table["sha256"].take(pa.array(rows)).to_pylist()]
+    parts = []
+    for file in depth_files(place, recipe):
+        if recipe.depths and file.name not in recipe.depths:
+            continue
+        file.drop_damaged(hashes)
+        if file.missing(hashes):
+            return None
+        parts.append(torch.from_numpy(file.open()[file.slots(hashes)].astype(np.float32)).mean(dim=1))
+    return normalize(torch.cat(parts, dim=1), dim=1)
+
+
+def _computed_features(report: Report, index: Index, rows: Ints, session: Session) -> tuple[Ints, Tensor]:
+    """Return those of the rows that can be read and have not changed, and their features, of length 1."""
+    model = load_model(report.path.parent, torch.device("cpu"))
+    order = np.sort(rows)  # embedded images are read in blocks of consecutive rows
+    part = index.take(order)
+    settings = replace(pixel_settings_of_run(report), cache=False)  # few images: no cache entry of their own
+    file_facts = pixels.inspect_files(part, settings, session)
+    with tempfile.TemporaryDirectory(prefix="noisesieve-") as scratch:
+        decoded = pixels.decode(part, file_facts, settings, session, size=model.image_size, scratch=Path(scratch))
+        loader = BatchLoader(decoded.pixels, torch.device("cpu"), statistics=model.statistics)
+        features = normalize(embed(model.network, loader, len(decoded.rows), flip=False), dim=1)
+    before = report.table["sha256"].to_pylist()
+    position = {
+        int(order[i]): place
+        for place, i in enumerate(decoded.rows.tolist())
+        if file_facts.sha256[i] == before[int(order[i])]
+    }
+    known = [row for row in rows.tolist() if row in position]
+    return np.array(known, dtype=np.int64), features[[position[row] for row in known]]
+
+
+def _sampled(rows: Ints, most: int) -> Ints:
+    """Return the rows, evenly spaced ones where there are more than `most`."""
+    if len(rows) <= most:
         return rows
-    return rows[np.linspace(0, len(rows) - 1, COMPARED).round().astype(np.int64)]
+    return rows[np.linspace(0, len(rows) - 1, most).round().astype(np.int64)]

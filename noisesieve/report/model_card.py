@@ -151,6 +151,17 @@ def load_model(folder: Path, device: torch.device, *, backbone_file: Path | None
     )
 
 
+def statistics_of_model(folder: Path) -> Statistics:
+    """Return mean and deviation per channel that the model's images were normalized with."""
+    card = folder / "model.json"
+    verify_written(card)
+    try:
+        facts = json.loads(card.read_text(encoding="utf-8"))
+        return facts["mean"], facts["std"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{card}: missing or damaged.", "Scan again with --force.") from error
+
+
 def _load_frozen_backbone(network: Network, frozen: dict[str, str], backbone: str, file: Path | None) -> None:
     """Load the backbone that the head was trained on. Any other is refused."""
     try:
