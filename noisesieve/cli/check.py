@@ -162,8 +162,7 @@ def _show(out: Console, checked: CheckResult, result: GateResult) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
     batch = checked.batch
-    word, style = ("passed", "bold green") if checked.passed else ("FAILED", "bold red")
-    out.print(plain_text(f"{word}: {batch.corrupted:,} of {batch.scored:,} scored labels are suspects", style))
+    out.print(plain_text(result.headline, "bold green" if checked.passed else "bold red"))
     if unlikely := batch.flagged - batch.corrupted:
         count = f"{unlikely:,} more {'is' if unlikely == 1 else 'are'} flagged"
         out.print(plain_text(f"{count}, but right with more than {1 - checked.least:.0%}: not counted.", "dim"))

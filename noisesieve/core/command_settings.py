@@ -150,7 +150,9 @@ class ExportSettings(Settings):
         **_SHARE,
     )
     files: str = option("link", "huggingface and folder: how to write the images.", OUTPUT, choices=("link", "copy"))
-    image_prefix: str = option("/data/local-files/?d=", "label-studio: prefix of every image's path.", OUTPUT)
+    image_prefix: str | None = option(
+        None, "label-studio: prefix of every image's path. Default: Label Studio's own disk.", OUTPUT, metavar="TEXT"
+    )
     force: bool = replace_output_option()
     data: Path | None = moved_data_option()
     root: Path | None = moved_root_option()

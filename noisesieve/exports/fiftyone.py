@@ -1,48 +1,46 @@
-"""FiftyOne: a FiftyOneImageClassificationDataset that refers to the image files."""
+"""FiftyOne: a FiftyOneDataset with the given label as ground truth and the model's label as a prediction."""
 
 from __future__ import annotations
 
 import json
 import os
-from typing import Any
 
-from noisesieve.core.text import unescape_name
-from noisesieve.exports.job import ExportJob, ExportResult, best_label
+from noisesieve.core.files import Document, Json
+from noisesieve.exports.job import ExportJob, ExportResult
+
+FACTS = ("verdict", "corruption_probability", "margin", "suggested_label")
 
 
 def write(job: ExportJob) -> ExportResult:
-    """Write labels.json with the suggestion for each image, and data.json with the paths of the images."""
+    """Write metadata.json and samples.json, which refer to the image files where they are.
+
+    Without a version in metadata.json FiftyOne reads the samples as plain documents and finds their fields itself.
+    """
     assert job.files is not None
-    notes = [
-        "fiftyone.Dataset.from_dir(dataset_type=fiftyone.types.FiftyOneImageClassificationDataset, "
-        f"dataset_dir={str(job.shown)!r}, data_path='data.json')"
-    ]
-    keys = [os.path.splitext(unescape_name(row["path"]))[0] for row in job.rows]
-    if len(set(keys)) < len(keys):  # a.jpg beside a.png
-        keys = [os.path.abspath(str(file)) for file in job.files]
-        notes.append("Some image files differ only in their extension: the keys are absolute paths.")
-    taken: set[str] = set()
-    for i, row in enumerate(job.rows):  # an image that is listed twice
-        keys[i] = f"{keys[i]}#row{row['row']}" if keys[i] in taken else keys[i]
-        taken.add(keys[i])
-    number = {label: i for i, label in enumerate(job.classes)}
-    labels: dict[str, Any] = {}
-    for key, row in zip(keys, job.rows, strict=True):
-        label, confidence = best_label(row)
-        labels[_text(key)] = {
-            "label": number.get(label),
-            "confidence": confidence,
-            "attributes": {
-                "given_label": row["label"],
-                "verdict": row["verdict"],
-                "corruption_probability": row["corruption_probability"],
-                "margin": row["margin"],
-            },
-        }
-    paths = {_text(key): _text(os.path.abspath(str(file))) for key, file in zip(keys, job.files, strict=True)}
-    for name, document in (("labels.json", {"classes": job.classes, "labels": labels}), ("data.json", paths)):
+    samples = [_sample(row, str(file)) for row, file in zip(job.rows, job.files, strict=True)]
+    metadata: Document = {"media_type": "image", "default_classes": job.classes, "info": {"noisesieve": job.version}}
+    for name, document in (("metadata.json", metadata), ("samples.json", {"samples": samples})):
         (job.out / name).write_text(json.dumps(document, ensure_ascii=False, indent=1), encoding="utf-8")
-    return ExportResult(len(labels), notes)
+    command = f"fiftyone.Dataset.from_dir(dataset_dir={str(job.shown)!r}, dataset_type=fiftyone.types.FiftyOneDataset)"
+    return ExportResult(len(samples), [command, "ground_truth is the given label, prediction what the model sees."])
+
+
+def _sample(row: Json, file: str) -> Document:
+    return {
+        "filepath": _text(os.path.abspath(file)),
+        "tags": [row["verdict"], *([row["split"]] if row.get("split") else [])],
+        "metadata": None,
+        "ground_truth": {"_cls": "Classification", "label": row["label"]},
+        "prediction": None
+        if row["predicted_label"] is None
+        else {
+            "_cls": "Classification",
+            "label": row["predicted_label"],
+            "confidence": row["predicted_probability"],
+        },
+        **{name: row[name] for name in FACTS},
+        "noisesieve_id": row["id"],
+    }
 
 
 def _text(name: str) -> str:

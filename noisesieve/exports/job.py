@@ -45,7 +45,7 @@ class ExportJob:
     sizes: list[tuple[int, int]] | None = None
     fetch: Callable[[int], bytes] | None = None  # returns the image of a row of this job; raises ImageChanged
     link: bool = True
-    image_prefix: str = "/data/local-files/?d="
+    image_prefix: str | None = None  # of Label Studio's images; None: its own disk
 
     @cached_property
     def rows(self) -> list[Json]:

@@ -11,33 +11,50 @@ from noisesieve.core.files import Document, Json
 from noisesieve.core.text import unescape_name, without_xml_control
 from noisesieve.exports.job import ExportJob, ExportResult, require_xml_names
 
+PASTE = "Create a project; Settings, Labeling Interface, Code: paste config.xml."
+IMPORT = "Import tasks.json."
+
 
 def write(job: ExportJob) -> ExportResult:
     """Write tasks.json and config.xml. The score is the probability that the given label is wrong."""
     require_xml_names(job.classes)
-    tasks = [_task(row, i, job) for i, row in enumerate(job.rows)]
+    prefix = job.image_prefix
+    address = _local_prefix(job) if prefix is None else prefix
+    tasks = [_task(row, i, address, job.version) for i, row in enumerate(job.rows)]
     (job.out / "tasks.json").write_text(json.dumps(tasks, ensure_ascii=False, indent=1), encoding="utf-8")
     view = ET.Element("View")
-    ET.SubElement(view, "Image", name="image", value="$image")
-    choices = ET.SubElement(view, "Choices", name="label", toName="image", choice="single")
+    ET.SubElement(view, "Header", value="Given label: $given_label", size="4")
+    choices = ET.SubElement(view, "Choices", name="label", toName="image", choice="single", showInline="true")
     for label in job.classes:
         ET.SubElement(choices, "Choice", value=without_xml_control(label))
+    ET.SubElement(view, "Image", name="image", value="$image")  # last: the choices are seen without scrolling
     (job.out / "config.xml").write_bytes(ET.tostring(view, encoding="utf-8") + b"\n")
-    notes = ["Create a project with config.xml as its labelling interface, then import tasks.json."]
-    if job.image_prefix.startswith("/data/local-files"):
-        assert job.root is not None
-        notes += [
-            "Label Studio reads the images from its own disk: start it with",
-            "  LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true "
-            f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={shlex.quote(str(job.root))}",
-            "and add the folder to the project as a source storage, Local files. Versions that need a folder",
-            f"below the root: the root is then {shlex.quote(str(job.root.parent))}, and the export needs",
-            f"  --image-prefix {shlex.quote(f'/data/local-files/?d={job.root.name}/')}",
-        ]
+    notes = _steps(job) if prefix is None else [PASTE, IMPORT]
     return ExportResult(len(tasks), notes)
 
 
-def _task(row: Json, number: int, job: ExportJob) -> Document:
+def _local_prefix(job: ExportJob) -> str:
+    """Return the start of an image's address: Label Studio serves its own disk, from one folder above the images."""
+    assert job.root is not None
+    folder = f"{quote(str(job.root.name), safe='')}/" if job.root.name else ""
+    return f"/data/local-files/?d={folder}"
+
+
+def _steps(job: ExportJob) -> list[str]:
+    """Return what to do in Label Studio. Since 1.23 it refuses a storage that is its document root itself."""
+    assert job.root is not None
+    return [
+        "1. Label Studio reads the images from its own disk. Start it with the folder above them as its root:",
+        "  LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED=true "
+        f"LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT={shlex.quote(str(job.root.parent))} label-studio start",
+        f"2. {PASTE}",
+        "3. Settings, Cloud Storage, Add Source Storage, Local Files; save it, and do not sync. Its absolute path:",
+        f"  {job.root}",
+        f"4. {IMPORT}",
+    ]
+
+
+def _task(row: Json, number: int, prefix: str, version: str) -> Document:
     address = quote(unescape_name(row["path"]).encode("utf-8", "surrogateescape"), safe="/")
     predictions: list[Document] = []
     if row["corruption_probability"] is not None:
@@ -50,14 +67,14 @@ def _task(row: Json, number: int, job: ExportJob) -> Document:
         }
         predictions.append(
             {
-                "model_version": f"noisesieve-{job.version}",
+                "model_version": f"noisesieve-{version}",
                 "score": min(1.0, max(0.0, row["corruption_probability"])),
                 "result": [choice],
             }
         )
     return {
         "data": {
-            "image": job.image_prefix + address,
+            "image": prefix + address,
             "given_label": row["label"],
             "suggested_label": row["suggested_label"],
             "margin": row["margin"],

@@ -17,7 +17,7 @@ def render(result: GateResult) -> str:
     batch = result.batch
     suspects = "1 suspect" if batch.corrupted == 1 else f"{batch.corrupted:,} suspects"
     lines = [
-        f"### noisesieve check: {'passed' if result.passed else 'FAILED'}",
+        f"### noisesieve check: {escape(result.headline)}",
         "",
         f"{escape(result.name)}: {batch.scored:,} of {batch.examples:,} images scored, {suspects}"
         + (f", {batch.waived:,} waived" if batch.waived else ""),

@@ -27,6 +27,14 @@ class GateResult:
     def passed(self) -> bool:
         return all(rule.passed for rule in self.rules)
 
+    @property
+    def headline(self) -> str:
+        """The outcome in one line: what was found or, if the gate failed, the rules that failed."""
+        if self.passed:
+            return f"passed: {self.batch.corrupted:,} of {self.batch.scored:,} scored labels are suspects"
+        failed = [f"{rule.name} is {rule.measured}, limit {rule.limit}" for rule in self.rules if not rule.passed]
+        return f"FAILED: {'; '.join(failed)}"
+
     def location(self, row: Suspect) -> tuple[str, int]:
         """Return the file and line of a row: its line in the table, or the image file."""
         if self.is_table or row.path is None:

@@ -197,14 +197,18 @@ def test_label_studio_tasks_hold_the_suggestion_as_a_prediction(inside: Run, tmp
     assert done.returncode == 0, done.stderr
     assert "LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT" in done.stdout
     (task,) = json.loads((tmp_path / "ls/tasks.json").read_text())
-    assert task["data"]["image"].startswith("/data/local-files/?d=a%20b/%C3%BC%23")
-    assert unquote(task["data"]["image"].partition("?d=")[2]) == "a b/ü#1.png"
+    assert task["data"]["image"].startswith("/data/local-files/?d=data/a%20b/%C3%BC%23")
+    assert unquote(task["data"]["image"].partition("?d=")[2]) == "data/a b/ü#1.png"
+    assert f"DOCUMENT_ROOT={tmp_path} label-studio start" in done.stdout.replace("\n", "")
+    assert f"  {tmp_path / 'data'}\n" in done.stdout  # the storage is below the root, as 1.23 wants it
     assert task["data"]["given_label"] == "a b"
     (prediction,) = task["predictions"]
     assert 0 <= prediction["score"] <= 1
     assert prediction["result"][0]["value"] == {"choices": ["<c&d>"]}
     config = ET.fromstring((tmp_path / "ls/config.xml").read_text())
     assert [choice.get("value") for choice in config.iter("Choice")] == ["<c&d>", "a b"]
+    assert [part.tag for part in config] == ["Header", "Choices", "Image"]
+    assert config[0].get("value") == "Given label: $given_label"
     inside("export", run, "--to", "label-studio", "-o", tmp_path / "s3", "--image-prefix", "s3://bucket/")
     assert json.loads((tmp_path / "s3/tasks.json").read_text())[0]["data"]["image"].startswith("s3://bucket/a%20b/")
 
@@ -221,25 +225,22 @@ def test_cvat_has_one_tag_an_image_and_one_label_a_class(inside: Run, run: Path,
     assert [image.get("id") for image in images] == ["0", "1", "2"]
 
 
-def test_fiftyone_keys_are_paths_without_extension_unless_two_images_would_share_one(
-    inside: Run, run: Path, colours: Path, tmp_path: Path
+def test_fiftyone_has_the_given_label_as_truth_and_the_suggestion_as_a_prediction(
+    inside: Run, run: Path, tmp_path: Path
 ) -> None:
-    inside("export", run, "--to", "fiftyone", "-o", tmp_path / "fo")
-    labels = json.loads((tmp_path / "fo/labels.json").read_text())
-    assert labels["classes"] == ["blue", "green", "red"]
-    assert labels["labels"]["red/0"]["label"] == 1
-    assert 0 <= labels["labels"]["red/0"]["confidence"] <= 1
-    assert labels["labels"]["red/0"]["attributes"]["given_label"] == "red"
-    places = json.loads((tmp_path / "fo/data.json").read_text())
-    assert places.keys() == labels["labels"].keys()
-    assert all(Path(file).is_file() for file in places.values())
-    shutil.copy(colours / "red/0.png", colours / "red/0.jpg")
-    make_run(colours, tmp_path / "run2", {**WRONG, "red/0.jpg": "green"})
-    done = inside("export", tmp_path / "run2", "--to", "fiftyone", "-o", tmp_path / "fo2")
-    assert "absolute paths" in done.stdout
-    keys = json.loads((tmp_path / "fo2/labels.json").read_text())["labels"].keys()
-    assert len(keys) == 4
-    assert all(os.path.isabs(key) for key in keys)
+    done = inside("export", run, "--to", "fiftyone", "-o", tmp_path / "fo")
+    assert "FiftyOneDataset" in done.stdout
+    metadata = json.loads((tmp_path / "fo/metadata.json").read_text())
+    assert metadata["default_classes"] == ["blue", "green", "red"]
+    assert "version" not in metadata  # or FiftyOne would want documents of its own database
+    samples = json.loads((tmp_path / "fo/samples.json").read_text())["samples"]
+    assert len(samples) == len(WRONG)
+    found = {sample["noisesieve_id"]: sample for sample in samples}["red/0.png"]
+    assert found["ground_truth"] == {"_cls": "Classification", "label": "red"}
+    assert found["prediction"]["label"] == WRONG["red/0.png"]
+    assert 0 <= found["prediction"]["confidence"] <= 1
+    assert found["tags"] == ["corrupted"]
+    assert all(Path(sample["filepath"]).is_file() for sample in samples)
 
 
 @pytest.mark.parametrize("files", ["link", "copy"])
@@ -256,13 +257,38 @@ def test_hugging_face_reads_images_and_labels_back(
     run = make_run(tmp_path / "data", tmp_path / "run", {"007/1 #.png": "NA"}).path.parent
     done = inside("export", run, "--to", "huggingface", "--only", "all", "--files", files, "-o", tmp_path / "hf-out")
     assert done.returncode == 0, done.stderr
-    loaded = datasets.load_dataset("imagefolder", data_dir=str(tmp_path / "hf-out"), cache_dir=str(tmp_path / "c"))
-    rows = loaded["train"]
+    plain = datasets.load_dataset("imagefolder", data_dir=str(tmp_path / "hf-out"), cache_dir=str(tmp_path / "c"))
+    assert plain["train"].features["label"].names == ["007", "NA"]
+    rows = datasets.load_dataset(str(tmp_path / "hf-out"), cache_dir=str(tmp_path / "d"))["train"]
     assert len(rows) == 12
-    assert sorted(rows["label"]) == ["007"] * 6 + ["NA"] * 6
+    assert rows.features["label"].names == ["007", "NA"]
+    assert sorted(rows["label"]) == [0] * 6 + [1] * 6
     assert rows[0]["image"].size == (16, 16)
     suspect = next(row for row in rows if row["id"] == "007/1 #.png")
     assert (suspect["verdict"], suspect["suggested_label"]) == ("corrupted", "NA")
+
+
+def test_hugging_face_keeps_the_splits(inside: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HF_HOME", "HF_DATASETS_CACHE"):
+        monkeypatch.setenv(name, str(tmp_path / "hf"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets")
+    for split, count in (("train", 5), ("val", 3), ("fold 9", 2)):
+        for i in range(count):
+            paint(tmp_path / f"{split}-a-{i}.png", (200, 0, 0), seed=i)
+            paint(tmp_path / f"{split}-b-{i}.png", (0, 200, 0), seed=i)
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        files = sorted(path.name for path in tmp_path.glob("*.png"))
+        parts = [name.rsplit("-", 2) for name in files]
+        csv.writer(file).writerows(
+            [("path", "label", "split"), *((f, p[1], p[0]) for f, p in zip(files, parts, strict=True))]
+        )
+    run = make_run(tmp_path / "t.csv", tmp_path / "run").path.parent
+    done = inside("export", run, "--to", "huggingface", "--only", "all", "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    loaded = datasets.load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "c"))
+    assert {name: len(rows) for name, rows in loaded.items()} == {"train": 10, "val": 6, "fold_9": 4}
+    assert loaded["val"].features["label"].names == ["a", "b"]
 
 
 def test_the_folder_of_suspects_is_sorted_by_given_and_suggested(inside: Run, run: Path, tmp_path: Path) -> None:
@@ -357,10 +383,11 @@ def test_splits_stay_apart_and_do_not_confuse_hugging_face(
     run = make_run(tmp_path / "d", tmp_path / "run", {"train/x/0.png": "y"}).path.parent
     assert inside("export", run, "--to", "huggingface", "--only", "all", "-o", tmp_path / "out").returncode == 0
     loaded = datasets.load_dataset("imagefolder", data_dir=str(tmp_path / "out"), cache_dir=str(tmp_path / "c"))
-    rows = loaded["train"]
-    assert len(rows) == 12
-    assert sorted(rows["split"]) == ["test"] * 6 + ["train"] * 6
-    assert rows[0]["path"].split("/")[1] == rows[0]["label"]
+    for split in ("train", "test"):
+        rows = loaded[split]
+        assert rows["split"][:] == [split] * 6
+        names = rows.features["label"].names
+        assert [row["path"].split("/")[1] for row in rows] == [names[code] for code in rows["label"]]
     assert inside("export", run, "--to", "folder", "--only", "clean", "-o", tmp_path / "tree").returncode == 0
     assert len(list((tmp_path / "tree/test").rglob("*.png"))) == 6
     assert len(list((tmp_path / "tree/train").rglob("*.png"))) == 5

@@ -80,7 +80,7 @@ def test_a_good_batch_passes_and_a_bad_one_fails(inside: Run, home: Path, tmp_pa
     assert 0 <= found["base_rate"] < 0.2
     bad = inside("check", home / "bad", "--model", home / "run", "--max-corrupted", "20%", "-o", tmp_path / "b.parquet")
     assert bad.returncode == 1, bad.stderr
-    assert "FAILED" in bad.stdout
+    assert "FAILED: max-corrupted is " in bad.stdout.replace("\n", " ")
     assert re.search(r"max-corrupted +20% .* FAIL", bad.stdout)
     assert "clean rows of its own scan" in bad.stdout
     assert max(map(len, bad.stdout.splitlines())) <= 80
