@@ -23,11 +23,22 @@ def scan(path: str | Path, **options: Any) -> Report:
     """Scan a dataset and return its report. Writes a run folder, as `noisesieve scan` does.
 
     Options are those of the command line, with underscores: `output="run"`, `epochs=20`, `label_column="class"`.
+    `embeddings` and `predictions` may also be arrays, one row per row of the table; `classes` then names the columns of
+    the predictions.
     """
+    import tempfile
+
     from noisesieve.commands.scan import scan as run
     from noisesieve.core.settings import scan_settings
 
-    report = run(scan_settings(path, **options))
+    with tempfile.TemporaryDirectory(prefix="noisesieve-") as folder:
+        for name in ("embeddings", "predictions"):
+            if hasattr(options.get(name), "__array__"):
+                import numpy as np
+
+                np.save(f"{folder}/{name}.npy", np.asarray(options[name]))
+                options[name] = Path(folder) / f"{name}.npy"
+        report = run(scan_settings(path, **options))
     if report is None:
         raise RuntimeError("Only rank 0 of a torchrun has a report.")
     return report

@@ -95,9 +95,7 @@ def sentence(found: Explanation, scores: RowScores) -> str:
     odds = f"wrong with probability {'>99.9%' if wrong > 0.999 else format(wrong, '.1%')}"
     if found.verdict == "corrupted":
         like = (
-            f"the image looks like {scores.suggested_label!r}"
-            if scores.suggested_label
-            else "no other class is more probable"
+            f"it looks like {scores.suggested_label!r}" if scores.suggested_label else "no other class is more probable"
         )
         return (
             f"The label {given!r} has a larger loss than the average class (f = {probability:.2g}), so it is flagged; "

@@ -36,6 +36,7 @@ def settings_of_run(report: Report, data: Path | None = None, root: Path | None 
         options = replace(options, weights=location["weights"])
     return ScanSettings(
         source=SourceSettings(path=path, root=root, allow_outside=True, **identity["source"]),
+        embeddings=Path(location["embeddings"]) if "embeddings" in location else None,
         pixels=PixelSettings(max_pixels=identity["max_pixels"]),
         training=options,
         device=report.summary.training.device.partition(":")[0],

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from noisesieve.commands._open_run import require_same_rows, settings_of_run
+from noisesieve.commands._own_vectors import refuse_vectors
 from noisesieve.commands.scan import scan
 from noisesieve.core.errors import InputError
 from noisesieve.core.files import digest
@@ -55,6 +56,7 @@ def evaluate_by_planting(
     report: Report, settings: EvaluateSettings, share: float, judgement: Judgement | None, session: Session
 ) -> PlantedEvaluation:
     """Plant flips into `share` of the rows, scan again, and measure."""
+    refuse_vectors(report, "evaluate --plant", "predictions")
     scanned, seed = settings_of_run(report, settings.data, settings.root), settings.seed
     readable = report.verdicts != "unreadable"
     chosen, labels = draw_flips(report, readable, share=share, seed=seed)

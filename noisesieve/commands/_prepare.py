@@ -133,6 +133,9 @@ def location_of_data(settings: ScanSettings) -> dict[str, str]:
     paths = settings.source.location()
     if (file := _own_weights(settings)) is not None:
         paths["weights"] = file
+    for name in ("embeddings", "predictions"):
+        if (file := getattr(settings, name)) is not None:
+            paths[name] = file
     if settings.pixels.cache_dir is not None:
         paths["cache"] = settings.pixels.cache_dir
     return {name: str(path.resolve()) for name, path in paths.items()}

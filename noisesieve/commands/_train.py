@@ -15,7 +15,7 @@ from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import choose_depths, choose_loss
-from noisesieve.learn.frozen.features import compute_features
+from noisesieve.learn.frozen.features import Features, compute_features
 from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.loop import Loop
@@ -73,10 +73,7 @@ def train_network(task: TrainingTask, session: TrainingSession) -> tuple[Trained
 def _train_heads(
     dataset: Dataset, settings: ScanSettings, run: RunFolder, session: TrainingSession
 ) -> tuple[Dataset, TrainedWeights, Scores]:
-    """Compute features once, choose their depths, and train linear heads on them. One process does it.
-
-    A stopped run keeps the features. Returns the dataset with the recipe that was chosen.
-    """
+    """Compute features once, and train linear heads on them. One process does it; a stopped run keeps the features."""
     recipe = dataset.recipe
     assert isinstance(recipe, HeadRecipe)
     assert dataset.weights is not None
@@ -85,6 +82,15 @@ def _train_heads(
     )
     if features.reused:
         session.note("The features were in the cache.")
+    return train_heads(dataset, features, session)
+
+
+def train_heads(
+    dataset: Dataset, features: Features, session: TrainingSession
+) -> tuple[Dataset, TrainedWeights, Scores]:
+    """Choose depths and loss, and train linear heads on features. Returns the dataset with the chosen recipe."""
+    recipe = dataset.recipe
+    assert isinstance(recipe, HeadRecipe)
     data = HeadData(features, torch.from_numpy(dataset.codes), len(dataset.classes), torch.from_numpy(dataset.trusted))
     recipe, depths = choose_depths(data, recipe, session)
     projected = Projected.of(data, recipe)

@@ -22,6 +22,7 @@ from noisesieve.commands._open_run import (
     refuse_output_in_dataset,
     settings_of_run,
 )
+from noisesieve.commands._own_vectors import kind_of_vectors
 from noisesieve.core.command_settings import ApplySettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.files import Document, refuse_existing_folder, write_json
@@ -96,7 +97,8 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDec
     undecided = unchanged + sum(file.undecided for file in files)
     if not outcomes:
         _refuse_no_decisions(report, settings, undecided)
-    _refuse_changed_images(report, index, outcomes, session)
+    if kind_of_vectors(report) is None:
+        _refuse_changed_images(report, index, outcomes, session)
     earlier = decisions.decided_before(report, set(outcomes))
     row_of_id = {name: row for row, name in enumerate(whole.ids)}
     waived = {row for row, outcome in outcomes.items() if settings.waive_kept and outcome.decision == "keep"}

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from noisesieve import __version__, pixels, sources
+from noisesieve.commands._own_vectors import OwnVectors, refuse_vectors
 from noisesieve.commands._prepare import require_column, warn_of_unreadable
 from noisesieve.core.command_settings import CheckSettings
 from noisesieve.core.errors import InputError, OutputError, StateError
@@ -38,14 +39,15 @@ from noisesieve.report import (
     build_table,
     class_codes,
     fingerprint,
-    hashes_of_report,
+    read_columns,
     write_table,
 )
-from noisesieve.report.model_card import SavedModel, load_model
+from noisesieve.report.model_card import SavedModel, load_model, load_vector_model
 from noisesieve.report.summary import unreadable_rows
 from noisesieve.report.waivers import find_waived
 from noisesieve.sieve.calibrate import apply_calibration
 from noisesieve.sieve.decide import decide
+from noisesieve.sources.vectors import read_embeddings
 
 __all__ = ["CheckResult", "GateResult", "check", "github_commands", "github_summary", "render_result"]
 
@@ -93,11 +95,10 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
     require_device(settings.device)
     if settings.output is not None and settings.output.exists() and not settings.force:
         raise OutputError(f"{settings.output}: exists already.", "Choose another name with -o, or pass --force.")
-    trained_on = hashes_of_report(settings.model)
-    device = choose_device(settings.device)
-    folder = settings.model if settings.model.is_dir() else settings.model.parent
-    model = load_model(folder, device, backbone_file=settings.weights)
-    index = sources.read(settings.source, least_classes=1)
+    scanned = read_columns(settings.model, "sha256")
+    refuse_vectors(scanned, "check", "predictions")
+    trained_on = set(scanned.table["sha256"].to_pylist()) - {None}
+    model, index = _open(settings)
     for note in index.notes:
         session.note(note)
     classes = set(model.classes)
@@ -108,7 +109,8 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
             "Is it the right model, and --label-column the right column?",
         )
     require_column(index, settings.group_by)
-    file_facts, rows, probs = _score(settings, model, index, known, session)
+    score = _score if settings.embeddings is None else _score_vectors
+    file_facts, rows, probs = score(settings, model, index, known, session)
     waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
     session.warn_all(broken)
     codes = class_codes([index.labels[row] for row in rows.tolist()], model.classes)
@@ -181,6 +183,34 @@ def _score(
         probs = predict(model.network, loader, torch.from_numpy(chosen), flip=model.flip, done=done)
         session.finish()
     return decoded.file_facts, decoded.rows[chosen], probs.numpy()
+
+
+def _open(settings: CheckSettings) -> tuple[SavedModel, Index]:
+    """Return the model of the run and the index of the batch."""
+    folder = settings.model if settings.model.is_dir() else settings.model.parent
+    if settings.embeddings is None:
+        model = load_model(folder, choose_device(settings.device), backbone_file=settings.weights)
+        return model, sources.read(settings.source, least_classes=1)
+    model = load_vector_model(folder)
+    return model, sources.read(replace(settings.source, images=False), least_classes=1)
+
+
+def _score_vectors(
+    settings: CheckSettings, model: SavedModel, index: Index, known: Bools, session: Session
+) -> tuple[FileFacts, Ints, Floats]:
+    """Score the user's own embeddings of the batch."""
+    assert settings.embeddings is not None
+    own = OwnVectors("embeddings", read_embeddings(settings.embeddings, index), model.classes)
+    width = model.network.in_features
+    if own.values.shape[1] != width:
+        raise InputError(
+            f"{settings.embeddings}: {own.values.shape[1]} numbers per row, and the model has {width}.",
+            "Compute them as for the scan.",
+        )
+    rows = np.flatnonzero(known).astype(np.int64)
+    with torch.inference_mode():
+        probs = model.network(torch.from_numpy(np.asarray(own.values[rows]))).double().softmax(dim=1)
+    return own.file_facts(), rows, probs.numpy()
 
 
 def _record(settings: CheckSettings, model: SavedModel, inputs: ReportInputs) -> Report:

@@ -9,6 +9,7 @@ import torch
 
 from noisesieve import pixels, sources
 from noisesieve.commands._prepare import longest_sides, validate_settings
+from noisesieve.core.errors import UsageError
 from noisesieve.core.files import Document
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
@@ -62,6 +63,8 @@ class ScanPlan:
 def dry_run(settings: ScanSettings, *, session: Session | None = None) -> ScanPlan:
     """Return what `scan` would choose and what it would cost. Reads up to 2,000 image headers, trains nothing."""
     validate_settings(settings)
+    if settings.has_vectors:
+        raise UsageError("--dry-run plans a scan of images; vectors take seconds.", "Leave it out.")
     processes = Processes.join(settings.device)
     index = sources.read(settings.source)
     sample = np.unique(np.linspace(0, len(index) - 1, min(len(index), SAMPLED)).round().astype(np.int64))

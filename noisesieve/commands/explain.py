@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -13,9 +14,10 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from noisesieve import pixels
-from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run
+from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, settings_of_run
+from noisesieve.commands._own_vectors import kind_of_vectors
 from noisesieve.core.command_settings import ExplainSettings
-from noisesieve.core.errors import NoisesieveError
+from noisesieve.core.errors import InputError, NoisesieveError, StateError
 from noisesieve.core.files import Document, Json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe
@@ -26,6 +28,7 @@ from noisesieve.learn.networks.embed import embed
 from noisesieve.pixels.cache import default_cache_dir
 from noisesieve.report import Report, find_row, read_report
 from noisesieve.report.model_card import load_model, statistics_of_model
+from noisesieve.sources.vectors import read_embeddings
 
 NEAREST = 3
 # Clean images per class that are compared, evenly spaced where there are more: features in the cache cost nothing,
@@ -149,11 +152,14 @@ def explain(run: Path, name: str, settings: ExplainSettings, *, session: Session
         session.warn(f"Similar images are left out: {error}")
         return found
     location = index.locate(row)
-    return replace(
-        found,
-        file=location.file if location.column is None else None,
-        neighbours=None if found.scores is None else nearest_clean_images(report, index, row, session),
-    )
+    found = replace(found, file=location.file or None if location.column is None else None)
+    if found.scores is None or kind_of_vectors(report) == "predictions":
+        return found
+    try:
+        return replace(found, neighbours=nearest_clean_images(report, index, row, session))
+    except InputError as error:  # the user's file of embeddings is gone
+        session.warn(f"Similar rows are left out: {error}")
+        return found
 
 
 def margin_history_of(report: Report, row: int) -> MarginHistory | None:
@@ -177,7 +183,8 @@ def nearest_clean_images(report: Report, index: Index, row: int, session: Sessio
     }
     chosen = {label: _sampled(rows, STORED) for label, rows in groups.items()}
     rows = np.concatenate(([row], *chosen.values())).astype(np.int64)
-    features = _stored_features(report, rows)
+    own = kind_of_vectors(report) is not None
+    features = _own_embeddings(report, index, rows) if own else _stored_features(report, rows)
     if features is None:
         chosen = {label: _sampled(rows, COMPUTED) for label, rows in groups.items()}
         rows = np.concatenate(([row], *chosen.values())).astype(np.int64)
@@ -193,6 +200,18 @@ def nearest_clean_images(report: Report, index: Index, row: int, session: Sessio
         return [SimilarImage(ids[r], round(similarity[r], 4)) for r in known[:NEAREST]]
 
     return [SimilarImages(label, nearest(candidates)) for label, candidates in chosen.items()]
+
+
+def _own_embeddings(report: Report, index: Index, rows: Ints) -> Tensor:
+    """Return the user's own embeddings of these rows, of length 1."""
+    file = settings_of_run(report).embeddings
+    assert file is not None
+    vectors = read_embeddings(file, index)
+    hashes = report.table["sha256"].to_pylist()
+    for row in rows.tolist():
+        if hashlib.sha256(vectors[row].tobytes()).hexdigest() != hashes[row]:
+            raise StateError(f"{file}: the embedding of {index.ids[row]!r} changed since the run.", "Scan again.")
+    return normalize(torch.from_numpy(vectors[rows]), dim=1)
 
 
 def _stored_features(report: Report, rows: Ints) -> Tensor | None:

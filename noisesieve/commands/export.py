@@ -86,6 +86,8 @@ def _with_images(
     rows, hashes = job.table["row"].to_pylist(), job.table["sha256"].to_pylist()
     locations = [index.locate(row) for row in rows]
     embedded = locations[0].column is not None
+    if not locations[0].file:
+        raise InputError(f"--to {settings.to} needs images, and the table has none.", "Choose csv or jsonl.")
     if embedded and kind.images != "bytes":
         raise InputError(
             f"--to {settings.to} needs image files, and these images are embedded in {locations[0].file}.",

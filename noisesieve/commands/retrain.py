@@ -19,6 +19,7 @@ import torch
 
 from noisesieve import __version__
 from noisesieve.commands._open_run import index_of_run
+from noisesieve.commands._own_vectors import refuse_vectors
 from noisesieve.commands._retrain_job import RetrainJob, prepare_retraining, recipe_of_run, retrained_folder
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, RoleCounts, assign_roles
 from noisesieve.commands._retrain_task import RetrainTask
@@ -102,6 +103,7 @@ def retrain(settings: RetrainSettings, *, session: Session | None = None) -> Ret
 def _lead(settings: RetrainSettings, session: TrainingSession) -> RetrainSummary:
     """Run every stage, in order. This is rank 0, or the only process."""
     report = read_report(settings.run)
+    refuse_vectors(report, "retrain", "embeddings", "predictions")
     model = load_model(report.path.parent, session.device)
     index = index_of_run(report, settings.data, settings.root)
     roles = assign_roles(report, settings, index.root)

@@ -9,6 +9,7 @@ import numpy as np
 
 from noisesieve import pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_output_in_dataset
+from noisesieve.commands._own_vectors import kind_of_vectors
 from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import atomic_write
@@ -76,13 +77,15 @@ def write_review(
     paths, hashes = report.table["path"].to_pylist(), report.table["sha256"].to_pylist()
     earlier = decided_rows(report)[:EARLIER]
     wanted = [*rows.tolist(), *(row for row in earlier.tolist() if row not in set(rows.tolist()))]
-    inside = np.array([row for row in wanted if not leads_out(paths[row] or "")], dtype=np.int64)
+    shown = [row for row in wanted if index.locate(row).file and not leads_out(paths[row] or "")]
+    inside = np.array(shown, dtype=np.int64)
+    scanned = kind_of_vectors(report) is None  # else the hashes are not those of the images
     thumbnails = pixels.thumbnails(
         index,
         inside,
         pixel_settings_of_run(report),
         session,
-        sha256=[hashes[row] for row in inside.tolist()],
+        sha256=[hashes[row] for row in inside.tolist()] if scanned else None,
         longest=THUMBNAIL,
     )
     images = dict.fromkeys(wanted) | dict(zip(inside.tolist(), thumbnails, strict=True))

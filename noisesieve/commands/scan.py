@@ -21,6 +21,7 @@ import torch
 
 from noisesieve import __version__, pixels, sources
 from noisesieve.commands._open_run import rewrite_run
+from noisesieve.commands._own_vectors import OwnVectors, validate_vectors
 from noisesieve.commands._prepare import (
     Dataset,
     bytes_needed,
@@ -85,6 +86,9 @@ def scan(
     training: `evaluate --plant` uses it.
     """
     validate_settings(settings)
+    validate_vectors(settings)
+    if settings.has_vectors:
+        settings = replace(settings, source=replace(settings.source, images=False))
     joined = TrainingSession.join(settings.device, session)
     if joined.processes.is_leader:
         return _lead(settings, joined, change)
@@ -108,6 +112,8 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
                 session.note(note)
             run = RunFolder(folder)
             run.recover()
+            if (own := OwnVectors.read(settings, index, session)) is not None:
+                return _scan_vectors(own, run, index, settings, session)
             again = run.is_finished() and not settings.force  # most likely the same run: then no pixels are needed
             ahead = None if again else guess_size(index, settings, session)
             reading = session.without_time_limit() if again else session
@@ -150,12 +156,44 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
             session.processes.broadcast("")  # no training: the other ranks end
 
 
+def _scan_vectors(
+    own: OwnVectors, run: RunFolder, index: Index, settings: ScanSettings, session: TrainingSession
+) -> Report:
+    """Run the stages of a scan whose rows have vectors instead of images."""
+    file_facts = own.file_facts()
+    identity = own.identity(settings, index, file_facts, session.device.type)
+    state = run.find_state(identity, index, file_facts, force=settings.force)
+    if state == "finished":
+        session.note("This run is finished already: same settings, same data.")
+        return _brought_up_to_date(run, index, file_facts, settings, session)
+    decided = find_decisions(settings.decisions, index, file_facts, session)
+    dataset = own.dataset(index, file_facts, settings, decided)
+    if own.kind == "embeddings":
+        session.note(introduce(dataset.recipe, settings.training, beside=None))
+        session.note(f"{settings.training.preset}: {describe(dataset.recipe, session.processes)}")
+    record = RunRecord(
+        identity,
+        version=__version__,
+        recipe=recipe_to_document(dataset.recipe),
+        location=location_of_data(settings),
+    )
+    run.begin(record, index, file_facts, fresh=state == "fresh")
+    dataset, weights, scores = own.train(dataset, session)
+    with run.stage() as staged:
+        report = _record(dataset, weights, scores, identity, staged, settings, session)
+        run.complete(record, staged)
+    report = replace(report, path=run.folder / report.path.name)
+    if settings.review:
+        _show(report, index, settings.min_probability, session)
+    return report
+
+
 # DECIDE and RECORD
 
 
 def _record(
     dataset: Dataset,
-    weights: TrainedWeights,
+    weights: TrainedWeights | None,
     scores: Scores,
     identity: Identity,
     folder: Path,
@@ -197,10 +235,11 @@ def _record(
         settings.probabilities == "auto" and scores.probs.size <= MOST_PROBABILITIES
     ):
         write_table(probabilities_table(inputs), folder / "probabilities.parquet", {"classes": classes})
-    write_history(scores.history, folder / "history.parquet")
+    if scores.history:
+        write_history(scores.history, folder / "history.parquet")
     write_margin_history(inputs, folder / "margin_history.parquet")
     assert scores.facts is not None
-    training = TrainingSummary(scores.facts, weights.device, recipe)
+    training = TrainingSummary(scores.facts, "cpu" if weights is None else weights.device, recipe)
     summary = summarize(
         table,
         classes=classes,
@@ -211,21 +250,28 @@ def _record(
     )
     write_json(folder / "summary.json", summary.to_document())
     write_division(inputs, folder / "division.parquet")
+    if weights is not None:
+        _save_model(folder, dataset, weights, scores, verdicts)
+    for row in summary.classes:
+        if row.of and row.rows == row.of:
+            session.warn(f"Class '{row.label}': every row is flagged. Look at some of its images first.")
+    return Report(table, facts, folder / "report.parquet", summary)
+
+
+def _save_model(folder: Path, dataset: Dataset, weights: TrainedWeights, scores: Scores, verdicts: Verdicts) -> None:
+    """Write the weights with their card, for `check` and `retrain`."""
+    recipe = dataset.recipe
     assert scores.saved_model_scores is not None
     card = ModelCard(
         network=recipe,
         frozen=recipe.frozen,
-        classes=classes,
+        classes=dataset.classes,
         prior=scores.prior.tolist(),
         beta=scores.beta,
         sieve_eps=recipe.sieve_eps,
         summary=summarize_model(scores.saved_model_scores, verdicts.corrupted, verdicts.corruption_probability),
     )
     save_model(folder, weights, card)
-    for row in summary.classes:
-        if row.of and row.rows == row.of:
-            session.warn(f"Class '{row.label}': every row is flagged. Look at some of its images first.")
-    return Report(table, facts, folder / "report.parquet", summary)
 
 
 def _corrected(verdicts: Verdicts, dataset: Dataset) -> tuple[Verdicts, Recalibration | None]:

@@ -31,6 +31,7 @@ from noisesieve.core.settings import (
     SourceSettings,
     decisions_option,
     device_option,
+    embeddings_option,
     group_by_option,
     min_probability_option,
     moved_data_option,
@@ -234,6 +235,7 @@ class CheckSettings(Settings):
 
     source: SourceSettings
     model: Path = option(REQUIRED, "The run folder of a finished scan.", DATA, metavar="RUN")
+    embeddings: Path | None = embeddings_option("Embeddings of the batch, for a run that was scanned from embeddings")
     policy: Policy = field(default_factory=Policy)
     group_by: str | None = group_by_option(GATE)
     # A batch's probabilities assume the noise rate of the scan. After a clean scan they are too low for a bad batch.

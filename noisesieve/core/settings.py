@@ -11,7 +11,7 @@ from typing import Any
 
 from noisesieve.core.errors import UsageError
 from noisesieve.core.files import Document
-from noisesieve.core.options import Settings, build_settings, option, parse_bytes, parse_paths
+from noisesieve.core.options import Settings, build_settings, option, parse_bytes, parse_names, parse_paths
 
 DATA, OUTPUT, NETWORK, TRAINING, MACHINE, GATE = "Data", "Output", "Network", "Training", "Machine", "Gate"
 KEYWORDS = ("none", "imagenet", "lite0")  # of --weights
@@ -34,6 +34,7 @@ class SourceSettings(Settings):
     limit: int | None = option(None, "Use a stratified sample of this many rows.", DATA, least=2, most=10**12)
     limit_seed: int = 0
     allow_outside: bool = option(False, "Accept ../ and absolute paths in a table.", DATA, shared=True)
+    images: bool = True  # False: rows have vectors, and need no image
 
     def location(self) -> dict[str, Path]:
         """Return the paths that a later command needs to find the dataset again."""
@@ -43,6 +44,8 @@ class SourceSettings(Settings):
         """Return the settings that change results: all but the location of the dataset."""
         chosen = asdict(self)
         del chosen["path"], chosen["root"], chosen["allow_outside"]
+        if self.images:
+            del chosen["images"]
         return chosen
 
 
@@ -212,6 +215,13 @@ def decisions_option(text: str) -> tuple[Path, ...]:
     return declared
 
 
+def embeddings_option(text: str) -> Path | None:
+    """Declare --embeddings."""
+    text = f"{text}: .npy, .npz or .parquet, by row or by id."
+    declared: Path | None = option(None, text, DATA, metavar="FILE")
+    return declared
+
+
 def group_by_option(panel: str) -> str | None:
     """Declare --group-by."""
     text = "Show flagged and expected wrong by the values of this column, such as annotator."
@@ -224,6 +234,13 @@ class ScanSettings(Settings):
     """One `noisesieve scan`."""
 
     source: SourceSettings
+    embeddings: Path | None = embeddings_option("Your own embeddings instead of images")
+    predictions: Path | None = option(
+        None, "Your own out-of-sample class probabilities, as files of --embeddings: no training.", DATA, metavar="FILE"
+    )
+    classes: tuple[str, ...] = option(
+        (), "Classes in the order of the columns of --predictions.", DATA, parse=parse_names, metavar="NAMES"
+    )
     output: Path | None = option(
         None, "Run folder. Default: noisesieve-runs/<name>.", OUTPUT, flags=("--output", "-o"), metavar="FOLDER"
     )
@@ -239,6 +256,11 @@ class ScanSettings(Settings):
     training: TrainingOptions = field(default_factory=TrainingOptions)
     device: str = device_option()
     pixels: PixelSettings = field(default_factory=PixelSettings)
+
+    @property
+    def has_vectors(self) -> bool:
+        """True if rows have embeddings or predictions, and need no image."""
+        return self.embeddings is not None or self.predictions is not None
 
     def identity(self) -> Document:
         """Return the settings that change the report. A run is recognised by these, by its recipe and by its data."""

@@ -27,6 +27,14 @@ def plan(options: TrainingOptions, *, rows: int, classes: int, longest_sides: In
     return _with_options(_base(options, rows, classes, longest_sides, device), options)
 
 
+def plan_heads(options: TrainingOptions, *, rows: int, classes: int, name: str) -> HeadRecipe:
+    """Return the recipe of heads on vectors that the user has made."""
+    recipe = replace(frozen(rows, classes), backbone=name, image_size=0, depths=(name,), flip=False)
+    planned = _with_options(recipe, replace(options, backbone=None, image_size=None, flip=None))
+    assert isinstance(planned, HeadRecipe)
+    return planned
+
+
 def plan_beside(
     options: TrainingOptions, *, rows: int, classes: int, longest_sides: Ints, device: str
 ) -> HeadRecipe | None:
@@ -195,6 +203,8 @@ def _check(recipe: Recipe) -> None:
 
 def introduce(recipe: Recipe, options: TrainingOptions, *, beside: HeadRecipe | None) -> str:
     """Return in plain words what will be done, and why."""
+    if isinstance(recipe, HeadRecipe) and not recipe.image_size:
+        return "Small classifiers learn your labels from your own embeddings."
     if isinstance(recipe, HeadRecipe):
         seen = "EfficientNet-lite0, trained on ImageNet," if recipe.weights == LITE else f"{recipe.backbone}, frozen,"
         what = f"{seen} looks at every image once; small classifiers learn your labels from what it sees."
@@ -250,8 +260,9 @@ def describe(recipe: Recipe, processes: Processes) -> str:
     settle = f"settle {recipe.settle_epochs}, " if recipe.settle_epochs else ""
     origin = "" if recipe.weights == NONE or recipe.weights == recipe.backbone else f" ({recipe.weights})"
     heads = f"{recipe.folds * recipe.head_seeds} heads on frozen " if isinstance(recipe, HeadRecipe) else ""
+    size = f" at {recipe.image_size} px" if recipe.image_size else ""
     return (
-        f"{heads}{recipe.backbone}{origin} at {recipe.image_size} px on {processes.device.type}{ranks}, "
+        f"{heads}{recipe.backbone}{origin}{size} on {processes.device.type}{ranks}, "
         f"{upto}{recipe.epochs} epochs (warm-up {upto}{recipe.warmup_epochs}, "
         f"{settle}ramp {recipe.ramp_epochs}, sieve from {recipe.sieve_start}), "
         f"batch {recipe.batch_size}, lr {recipe.lr:g}, beta {beta}, "

@@ -178,7 +178,7 @@ def thumbnails(
     settings: PixelSettings,
     session: Session,
     *,
-    sha256: list[str],
+    sha256: list[str] | None,
     longest: int,
 ) -> list[bytes | None]:
     """Return a small WebP of each of these rows, in their order; None if the image changed since `sha256`."""
@@ -187,7 +187,7 @@ def thumbnails(
     found: list[bytes | None] = [None] * len(tasks)
 
     def take(result: TaskResult) -> None:
-        if result.status == "ok" and result.sha256 == sha256[result.key]:
+        if result.status == "ok" and (sha256 is None or result.sha256 == sha256[result.key]):
             found[result.key] = result.data
 
     _run(tasks, take, settings, session, Stage("thumbnails", longest, send="thumbnail"))

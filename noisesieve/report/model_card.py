@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from noisesieve import __version__
 from noisesieve.core.errors import NoisesieveError, StateError
-from noisesieve.core.files import atomic_write, sha256_of, sha256_of_weights, write_json
+from noisesieve.core.files import Json, atomic_write, sha256_of, sha256_of_weights, write_json
 from noisesieve.core.recipes import LAST, NetworkChoice
 from noisesieve.core.records import ModelSummary
 from noisesieve.learn.frozen.head_data import Head
@@ -23,6 +24,7 @@ from noisesieve.learn.state import TrainingState
 from noisesieve.report.run import verify_written
 
 SCHEMA_VERSION = 1
+EMBEDDINGS = "embeddings"  # stands for the backbone of heads on the user's own embeddings
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ def save_model(folder: Path, weights: TrainedWeights, card: ModelCard) -> None:
 class SavedModel:
     """A loaded network, with what is needed to score as its scan did."""
 
-    network: Network
+    network: Any  # a Network or, for embeddings, a linear layer
     image_size: int
     classes: list[str]
     statistics: Statistics  # mean and deviation of the pixels, per channel
@@ -102,25 +104,25 @@ class SavedModel:
     sha256: str
 
 
+def load_vector_model(folder: Path) -> SavedModel:
+    """Load the head of a run that was scanned from embeddings: a linear layer on vectors."""
+    facts, _ = _read_card(folder)
+    if facts.get("backbone") != EMBEDDINGS:
+        raise StateError(f"{folder}: its model scores images, not embeddings.", "Leave --embeddings out.")
+    tensors = load_file(folder / "model.safetensors")
+    layer = torch.nn.Linear(*reversed(tensors["fc.weight"].shape))
+    layer.load_state_dict({"weight": tensors["fc.weight"], "bias": tensors["fc.bias"]})
+    return _saved_model(facts, layer.eval())
+
+
 def load_model(folder: Path, device: torch.device, *, backbone_file: Path | None = None) -> SavedModel:
     """Load the network of a run folder. Changed weights and another backbone than the run's are refused.
 
     `backbone_file`: the weights file of a frozen backbone, if it was moved.
     """
-    card, weights = folder / "model.json", folder / "model.safetensors"
-    verify_written(card)
-    try:
-        facts = json.loads(card.read_text(encoding="utf-8"))
-        intact, version = sha256_of(weights) == facts["sha256"], int(facts["schema_version"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{folder}: no model that can be read ({error}).", "Scan again with --force.") from error
-    if version > SCHEMA_VERSION:
-        raise StateError(
-            f"{card}: schema version {version}, this noisesieve reads up to {SCHEMA_VERSION}.",
-            "Upgrade noisesieve.",
-        )
-    if not intact:
-        raise StateError(f"{weights}: changed since the run wrote it.", "Scan again with --force.")
+    facts, weights = _read_card(folder)
+    if facts.get("backbone") == EMBEDDINGS:
+        raise StateError(f"{folder}: its model scores embeddings, not images.", "Give those of the batch: --embeddings")
     try:
         network = build(
             facts["backbone"],
@@ -131,10 +133,16 @@ def load_model(folder: Path, device: torch.device, *, backbone_file: Path | None
         )
         network.load_state_dict(with_timm_names(load_file(weights)), strict=facts.get("frozen") is None)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise StateError(f"{card}: does not describe {weights.name} ({error}).", "Scan again with --force.") from error
+        raise StateError(
+            f"{folder / 'model.json'}: does not describe {weights.name} ({error}).", "Scan again with --force."
+        ) from error
     if (frozen := facts.get("frozen")) is not None:
         _load_frozen_backbone(network, frozen, facts["backbone"], backbone_file or _own_weights(folder))
     network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    return _saved_model(facts, network)
+
+
+def _saved_model(facts: Json, network: torch.nn.Module) -> SavedModel:
     curve = facts.get("calibration")
     return SavedModel(
         network=network,
@@ -149,6 +157,25 @@ def load_model(folder: Path, device: torch.device, *, backbone_file: Path | None
         calibration=None if curve is None else (curve["log_probability"], curve["chance"]),
         sha256=facts["sha256"],
     )
+
+
+def _read_card(folder: Path) -> tuple[Json, Path]:
+    """Return model.json and the file of the weights. Changed ones are refused."""
+    card, weights = folder / "model.json", folder / "model.safetensors"
+    verify_written(card)
+    try:
+        facts = json.loads(card.read_text(encoding="utf-8"))
+        intact, version = sha256_of(weights) == facts["sha256"], int(facts["schema_version"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{folder}: no model that can be read ({error}).", "Scan again with --force.") from error
+    if version > SCHEMA_VERSION:
+        raise StateError(
+            f"{card}: schema version {version}, this noisesieve reads up to {SCHEMA_VERSION}.",
+            "Upgrade noisesieve.",
+        )
+    if not intact:
+        raise StateError(f"{weights}: changed since the run wrote it.", "Scan again with --force.")
+    return facts, weights
 
 
 def statistics_of_model(folder: Path) -> Statistics:

@@ -157,9 +157,9 @@ def read_report(path: str | Path) -> Report:
     return _read(path, None)
 
 
-def hashes_of_report(path: str | Path) -> set[str]:
-    """Return the content hashes of a report's rows. No other column is read."""
-    return set(_read(path, ["sha256"]).table["sha256"].to_pylist()) - {None}
+def read_columns(path: str | Path, *columns: str) -> Report:
+    """Open a report with some of its columns only."""
+    return _read(path, list(columns))
 
 
 def _read(path: str | Path, columns: list[str] | None) -> Report:

@@ -68,8 +68,8 @@ def output_folder(wanted: Path | None, index: Index, session: Session) -> Path:
 
 def next_folder(folder: Path, decisions: str) -> Path:
     """Return the folder of a run that learns from decisions: beside an earlier run `…-2`, or the first that is free."""
-    for number in range(1, 10_000):
-        beside = folder if number == 1 else folder.with_name(f"{folder.name}-{number}")
+    for number in range(2, 10_000):
+        beside = folder.with_name(f"{folder.name}-{number}")
         try:
             known = RunFolder(beside).read()
         except StateError:

@@ -54,7 +54,8 @@ def read_waivers(file: Path) -> list[Waiver]:
 
 def waiver_of(row: Json, reason: str) -> Waiver:
     """Return the waiver of a row of a report."""
-    return Waiver(row["sha256"], row["label"], row["path"] or row["id"], reason, datetime.date.today().isoformat())
+    name = row["path"] or row["id"]
+    return Waiver(row["sha256"] or "", row["label"], name, reason, datetime.date.today().isoformat())
 
 
 def add_waivers(file: Path, new: Sequence[Waiver]) -> int:
@@ -69,14 +70,19 @@ def add_waivers(file: Path, new: Sequence[Waiver]) -> int:
 
 
 def _add_waivers(file: Path, new: Sequence[Waiver]) -> int:
-    known = {(waiver.sha256, waiver.label): waiver for waiver in (read_waivers(file) if file.exists() else [])}
+    known = {_key(waiver): waiver for waiver in (read_waivers(file) if file.exists() else [])}
     before = len(known)
-    known |= {(waiver.sha256, waiver.label): waiver for waiver in new}
+    known |= {_key(waiver): waiver for waiver in new}
     lines = sorted(known.values(), key=lambda waiver: (waiver.path, waiver.label))
     with atomic_write(file) as out:
         for cells in (COLUMNS, *(map(guard_cell, astuple(waiver)) for waiver in lines)):
             out.write((csv_line(tuple(cells)) + "\n").encode("utf-8", "backslashreplace"))
     return len(known) - before
+
+
+def _key(waiver: Waiver) -> tuple[str, str]:
+    """Return what a waiver holds for: a content, or a row's name where it has none, with a label."""
+    return waiver.sha256 or f"row {waiver.path}", waiver.label
 
 
 def waived_rows(
@@ -86,15 +92,16 @@ def waived_rows(
 
     `names` are the paths of the rows, or their ids where they have no path.
     """
-    rows = list(zip(hashes, labels, strict=True))
-    holding = {(waiver.sha256, waiver.label) for waiver in waivers}
+    # Rows of predictions have no content: their waivers hold for a name with a label.
+    rows = [(sha or f"row {name}", label) for sha, label, name in zip(hashes, labels, names, strict=True)]
+    holding = {_key(waiver) for waiver in waivers}
     mask = np.array([row in holding for row in rows], dtype=np.bool_)
     held = {row for row in rows if row in holding} if waivers else set()
     contents = {sha: (name, label) for (sha, label), name in zip(rows, names, strict=True)} if waivers else {}
     known_names = set(names) if waivers else set()
     broken = []
     for waiver in waivers:
-        if (waiver.sha256, waiver.label) in held:
+        if _key(waiver) in held:
             continue
         if waiver.sha256 in contents:
             name, label = contents[waiver.sha256]

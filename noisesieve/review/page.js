@@ -86,7 +86,7 @@
       image.alt = "";
       image.addEventListener("load", () => fit(image));
       frame.append(image);
-    } else frame.append(element("span", "muted", "no image"));
+    } else frame.append(element("span", suspect.text ? "words" : "muted", suspect.text || "no image"));
     const text = element("span", "text");
     const pair = element("span", "pair");
     pair.append(element("bdi", "from", name(suspect.given)));
@@ -143,6 +143,7 @@
     const shown = byId("image");
     shown.hidden = !suspect.image;
     byId("no-image").hidden = Boolean(suspect.image);
+    byId("no-image").textContent = suspect.text || "No image";
     if (suspect.image) shown.src = suspect.image; else shown.removeAttribute("src");
     shown.alt = `Suspect labelled ${name(suspect.given)}`;
     byId("given").textContent = name(suspect.given);

@@ -12,16 +12,17 @@ import pyarrow as pa
 
 from noisesieve import __version__
 from noisesieve.core.files import digest
-from noisesieve.core.records import Ints
+from noisesieve.core.records import DECIDED_COLUMN, Ints
 from noisesieve.core.summary import ClassFlagged, Summary
 from noisesieve.core.text import natural_key
 from noisesieve.core.words import budget_sentence, noise_rate_sentence
-from noisesieve.report import Report
+from noisesieve.report import COLUMNS, Report
 
 SHOWN_TOP = 3
 HEAT_CLASSES = 16  # classes in the heat map; more would be unreadable
 HEAT_STEPS = 6
 BINS = 48
+LONGEST_TEXT = 600  # characters of a row that has no image
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class ShownSuspect:
     chance: float
     top: list[tuple[int, float]]
     image: str | None  # data: URL
+    text: str  # the user's own columns, where there is no image
     sample: bool  # of the random sample
 
 
@@ -156,6 +158,15 @@ def _earlier(report: Report, rows: list[int], images: dict[int, bytes | None]) -
     ]
 
 
+def _texts(report: Report, rows: Ints) -> list[str]:
+    """Return the user's own columns of some rows as lines of text."""
+    known = {*COLUMNS, "split", "decided_by", "decided_at", DECIDED_COLUMN}
+    own = [name for name in report.table.column_names if name not in known]
+    part = report.table.select(own).take(pa.array(rows)).to_pylist() if own else [{}] * len(rows)
+    lines = [[f"{name}: {value}" for name, value in row.items() if value not in (None, "")] for row in part]
+    return ["\n".join(line)[:LONGEST_TEXT] for line in lines]
+
+
 def _data_url(image: bytes | None) -> str | None:
     return None if image is None else "data:image/webp;base64," + base64.b64encode(image).decode()
 
@@ -171,6 +182,7 @@ def _suspects(
     number = {label: i for i, label in enumerate(classes)}
     columns = ["row", "id", "path", "sha256", "label", "suggested_label", "margin", "corruption_probability"]
     table = report.table.take(pa.array(rows)).select([*columns, "top_labels", "top_probabilities"])
+    texts = _texts(report, rows)
     return [
         ShownSuspect(
             id=row["id"],
@@ -185,6 +197,7 @@ def _suspects(
                 for label, chance in zip(row["top_labels"][:SHOWN_TOP], row["top_probabilities"], strict=False)
             ],
             image=_data_url(images.get(row["row"])),
+            text="" if images.get(row["row"]) is not None else texts[place],
             sample=place < sample,
         )
         for place, row in enumerate(table.to_pylist())

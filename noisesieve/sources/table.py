@@ -57,6 +57,9 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
         paths = [None] * len(labels)
         container, column, position = os.fspath(file), table.embedded, table.position
         locate: Callable[[int], ImageLocation] = lambda i: ImageLocation(container, column, position(i))  # noqa: E731
+    elif not settings.images and settings.path_column not in names:
+        paths = [None] * len(labels)
+        locate = lambda i: ImageLocation("")  # noqa: E731
     else:
         _need(settings.path_column, "--path-column", settings, names)
         used.add(settings.path_column)

@@ -154,7 +154,7 @@ def test_a_tree_keeps_its_decisions_in_a_file_that_the_next_command_names(
     assert found["scan"] == ["--decisions", found["kept_in"]]
     again = inside("scan", tmp_path / "tree", *found["scan"], "--no-review", *QUICK)
     assert again.returncode == 0, again.stderr
-    report = ns.read_report(tmp_path / "work/noisesieve-runs/tree")  # there is no earlier run: no -2
+    report = ns.read_report(tmp_path / "work/noisesieve-runs/tree-2")
     decided = {row["path"]: row["decided_label"] for row in report.table.to_pylist() if row["trusted"]}
     assert decided == {"green/0-row0.png": "green", "blue/1.png": "blue"} or decided == {
         next(path for path in decided if path.startswith("green/")): "green",
