@@ -160,7 +160,7 @@ def _earlier(report: Report, rows: list[int], images: dict[int, bytes | None]) -
 
 def _texts(report: Report, rows: Ints) -> list[str]:
     """Return the user's own columns of some rows as lines of text."""
-    known = {*COLUMNS, "split", "decided_by", "decided_at", DECIDED_COLUMN}
+    known = {*COLUMNS, "split", "decided_by", "decided_at", "true_label", DECIDED_COLUMN}  # nobody is shown the answer
     own = [name for name in report.table.column_names if name not in known]
     part = report.table.select(own).take(pa.array(rows)).to_pylist() if own else [{}] * len(rows)
     lines = [[f"{name}: {value}" for name, value in row.items() if value not in (None, "")] for row in part]
