@@ -30,6 +30,7 @@ from noisesieve.learn.networks.pretrained import (
     weights_file,
     with_weights_hash,
 )
+from noisesieve.learn.networks.timm_net import is_timm, require_known
 from noisesieve.learn.plan import backbone_of, choose_weights, fit_beta, image_size, plan, plan_beside
 from noisesieve.report import class_codes, fingerprint
 from noisesieve.report.run import Identity
@@ -76,8 +77,11 @@ def validate_settings(settings: ScanSettings) -> None:
     """Refuse settings that are wrong for every dataset, before anything is read or written."""
     require_device(settings.device)
     options = settings.training
-    if options.backbone not in (None, *BACKBONES):
-        raise UsageError(f"--backbone {options.backbone}: unknown.", f"Choose {', '.join(BACKBONES)}.")
+    for name, option in ((options.backbone, "--backbone"), (options.weights, "--weights")):
+        if is_timm(name):
+            require_known(str(name), option)
+    if options.backbone not in (None, *BACKBONES) and not is_timm(options.backbone):
+        raise UsageError(f"--backbone {options.backbone}: unknown.", f"Choose {', '.join(BACKBONES)} or timm/NAME.")
     device = choose_device(settings.device).type
     weights, _ = choose_weights(options, device=device)
     file = weights_file(weights, backbone_of(options, weights, device))
@@ -144,7 +148,7 @@ def location_of_data(settings: ScanSettings) -> dict[str, str]:
 def _own_weights(settings: ScanSettings) -> Path | None:
     """Return the user's own weights file, or None."""
     weights = settings.training.weights
-    return None if weights in (None, NONE, IMAGENET, LITE) else Path(str(weights))
+    return None if weights in (None, NONE, IMAGENET, LITE) or is_timm(weights) else Path(str(weights))
 
 
 def guess_size(index: Index, settings: ScanSettings, session: TrainingSession) -> pixels.Ahead:

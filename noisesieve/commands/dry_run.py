@@ -19,7 +19,8 @@ from noisesieve.learn.cost import CostEstimate, estimate
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.frozen.features import depth_files, feature_folder
 from noisesieve.learn.networks.pretrained import IMAGENET, statistics_of, weights_file, with_weights_hash
-from noisesieve.learn.plan import describe, plan
+from noisesieve.learn.networks.timm_net import is_timm
+from noisesieve.learn.plan import choose_weights, describe, plan
 from noisesieve.report import output_folder
 
 SAMPLED = 2000  # images whose headers are read
@@ -28,9 +29,10 @@ SAMPLED = 2000  # images whose headers are read
 def _cached_features(recipe: Recipe, settings: ScanSettings, sample: FileFacts, device: torch.device) -> float:
     """Return which share of the sampled images has its features in the cache. Nothing is downloaded to find out."""
     statistics = statistics_of(recipe.weights, recipe.backbone)
-    if not isinstance(recipe, HeadRecipe) or recipe.weights == IMAGENET or statistics is None:
+    weights, _ = choose_weights(settings.training, device=device.type)
+    if not isinstance(recipe, HeadRecipe) or weights == IMAGENET or is_timm(weights) or statistics is None:
         return 0.0
-    recipe = with_weights_hash(recipe, weights_file(recipe.weights, recipe.backbone))
+    recipe = with_weights_hash(recipe, weights_file(weights, recipe.backbone))
     if not settings.pixels.cache:
         return 0.0
     root = settings.pixels.cache_dir or pixels.default_cache_dir()

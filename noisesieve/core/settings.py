@@ -84,11 +84,14 @@ class TrainingOptions(Settings):
         "auto", "auto, or the paper's own rule or recipe.", NETWORK, choices=("auto", "paper", "cifar", "clothing1m")
     )
     backbone: str | None = option(
-        None, "lite0 or resnetN: 8, 20, 32, 56 for small images; 18, 34, 50, 101, 152.", NETWORK, metavar="NAME"
+        None,
+        "lite0, timm/NAME, or resnetN: 8, 20, 32, 56 for small images; 18, 34, 50, 101, 152.",
+        NETWORK,
+        metavar="NAME",
     )
     weights: str | None = option(
         None,
-        "Initial weights: none, imagenet, lite0 or a file. Default: lite0 without a GPU.",
+        "Initial weights: none, imagenet, lite0, timm/NAME or a file. Default: lite0 without a GPU.",
         NETWORK,
         metavar="NAME|FILE",
     )
@@ -266,7 +269,8 @@ class ScanSettings(Settings):
         """Return the settings that change the report. A run is recognised by these, by its recipe and by its data."""
         options = asdict(self.training)
         if (weights := self.training.weights) is not None:
-            options["weights"] = Path(weights).name  # without its folder; the recipe has the file's hash
+            # A file without its folder; the recipe has its hash.
+            options["weights"] = weights if weights.startswith("timm/") else Path(weights).name
         return {
             "source": self.source.identity(),
             "max_pixels": self.pixels.max_pixels,

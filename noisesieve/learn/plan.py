@@ -14,6 +14,7 @@ from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.backbones import LITE
 from noisesieve.learn.networks.pretrained import IMAGENET, NONE
+from noisesieve.learn.networks.timm_net import describe_depths, facts_of, fitting_size, is_timm
 from noisesieve.learn.presets import PRESET_RECIPES, PRETRAINED_SIZES, frozen
 from noisesieve.sieve.formulas import PAPER_EPS, largest_beta, own_weight
 
@@ -56,7 +57,9 @@ def plan_beside(
 
 def image_size(options: TrainingOptions, *, longest_sides: Ints, device: str) -> int:
     """Return the training size, which is needed for decoding, before the rest is planned."""
-    return options.image_size or _base(options, 1, 2, longest_sides, device).image_size
+    planned = _base(options, 1, 2, longest_sides, device)
+    size = options.image_size or planned.image_size
+    return fitting_size(planned.backbone, size) if is_timm(planned.backbone) else size
 
 
 def is_gpu(device: str) -> bool:
@@ -78,6 +81,8 @@ def choose_weights(options: TrainingOptions, *, device: str) -> tuple[str, bool]
     """
     if _asks_for_nothing(options) and not is_gpu(device):
         return LITE, True
+    if is_timm(options.weights) or is_timm(options.backbone):  # frozen unless the user wants otherwise
+        return options.weights or str(options.backbone), options.freeze is not False and options.weights != NONE
     return options.weights or (LITE if options.freeze else NONE), bool(options.freeze)
 
 
@@ -85,6 +90,8 @@ def backbone_of(options: TrainingOptions, weights: str, device: str) -> str:
     """Return the backbone: the user's choice, else one that fits the weights."""
     if options.backbone is not None or weights == LITE:
         return options.backbone or LITE
+    if is_timm(weights):
+        return weights
     if options.preset not in AUTO_SIZED:
         return PRESET_RECIPES[options.preset](1, SIZES[-1], device).backbone
     return "resnet18" if device == "cpu" else "resnet34"
@@ -102,9 +109,14 @@ def _base(options: TrainingOptions, rows: int, classes: int, longest_sides: Ints
     elif options.preset in AUTO_SIZED and isinstance(recipe, NetworkRecipe):
         recipe = replace(recipe, body_lr=BODY_LR)
     least, most = PRETRAINED_SIZES
-    if options.preset in AUTO_SIZED:
+    backbone = backbone_of(options, weights, device)
+    if is_timm(backbone):
+        native = facts_of(backbone).size
+        affordable = native if is_gpu(device) else min(native, most)  # 518 px would take a CPU five times as long
+        recipe = replace(recipe, image_size=fitting_size(backbone, affordable))
+    elif options.preset in AUTO_SIZED:
         recipe = replace(recipe, image_size=min(most, max(least if weights in (LITE, IMAGENET) else 0, natural)))
-    return replace(recipe, backbone=backbone_of(options, weights, device), weights=Path(weights).name)
+    return replace(recipe, backbone=backbone, weights=weights if is_timm(weights) else Path(weights).name)
 
 
 def _natural_size(longest_sides: Ints) -> int:
@@ -157,6 +169,8 @@ def _with_options(recipe: Recipe, options: TrainingOptions) -> Recipe:
             "adaptive_eps": recipe.adaptive_eps and options.sieve_eps is None,
         }
     planned = replace(recipe, **{name: value for name, value in changes.items() if hasattr(recipe, name)})
+    if is_timm(planned.backbone):
+        planned = replace(planned, image_size=fitting_size(planned.backbone, planned.image_size))
     _check(planned)
     return planned
 
@@ -208,6 +222,8 @@ def introduce(recipe: Recipe, options: TrainingOptions, *, beside: HeadRecipe | 
     if isinstance(recipe, HeadRecipe):
         seen = "EfficientNet-lite0, trained on ImageNet," if recipe.weights == LITE else f"{recipe.backbone}, frozen,"
         what = f"{seen} looks at every image once; small classifiers learn your labels from what it sees."
+        if is_timm(recipe.backbone) and (limits := describe_depths(recipe.backbone)) is not None:
+            what = f"{what} {limits}"
         return f"No GPU: {what} --weights none trains a ResNet instead." if _asks_for_nothing(options) else what
     start = "from scratch" if recipe.weights == NONE else f"from {recipe.weights}"
     what = f"A {recipe.backbone} is trained on your images, {start}."

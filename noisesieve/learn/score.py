@@ -11,7 +11,7 @@ from noisesieve.core.errors import TrainingError
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import Precision
 from noisesieve.learn.distributed import Processes
-from noisesieve.learn.networks.backbones import Network
+from noisesieve.learn.networks.depths import Network
 from noisesieve.learn.state import TrainingState
 
 CPU_BATCH, GPU_BATCH = 128, 512  # on a CPU larger batches fall out of its caches: 512 take twice as long

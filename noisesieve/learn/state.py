@@ -15,7 +15,8 @@ from noisesieve.core.recipes import NetworkRecipe, RetrainRecipe
 from noisesieve.learn.checkpoint import Checkpoint
 from noisesieve.learn.device import Precision
 from noisesieve.learn.distributed import Processes
-from noisesieve.learn.networks.backbones import Network, build
+from noisesieve.learn.networks.backbones import build
+from noisesieve.learn.networks.depths import Network
 from noisesieve.learn.networks.pretrained import load_backbone
 from noisesieve.learn.schedule import Schedule
 

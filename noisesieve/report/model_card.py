@@ -17,7 +17,8 @@ from noisesieve.core.files import Json, atomic_write, sha256_of, sha256_of_weigh
 from noisesieve.core.recipes import LAST, NetworkChoice
 from noisesieve.core.records import ModelSummary
 from noisesieve.learn.frozen.head_data import Head
-from noisesieve.learn.networks.backbones import Network, build
+from noisesieve.learn.networks.backbones import build
+from noisesieve.learn.networks.depths import Network
 from noisesieve.learn.networks.lite import with_timm_names
 from noisesieve.learn.networks.pretrained import Statistics, load_backbone, weights_file
 from noisesieve.learn.state import TrainingState

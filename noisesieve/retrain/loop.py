@@ -21,7 +21,7 @@ from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.checkpoint import CheckpointStore
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.networks.backbones import Network
+from noisesieve.learn.networks.depths import Network
 from noisesieve.learn.schedule import LR_END, half_cosine
 from noisesieve.learn.score import predict
 from noisesieve.learn.state import TrainingState, initial_state

@@ -32,7 +32,8 @@ from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection
 from noisesieve.learn.frozen.store import DepthFile
 from noisesieve.learn.networks import lite
-from noisesieve.learn.networks.backbones import BACKBONES, Depth, build, depths_of
+from noisesieve.learn.networks.backbones import BACKBONES, build, depths_of
+from noisesieve.learn.networks.depths import Depth
 from noisesieve.learn.networks.pretrained import load_backbone
 from noisesieve.learn.plan import describe_loss, introduce, plan
 from noisesieve.learn.presets import frozen

@@ -133,7 +133,7 @@ def feature_folder(
     """Return the folder of the features that this recipe computes on this device."""
     mark = digest([FEATURES_VERSION, statistics, str(Precision(device).dtype), device.type])[:8]
     decoding = f"{recipe.image_size}px-v{DECODER_VERSION}-{settings.max_pixels:x}"
-    return root / f"{decoding}-{recipe.backbone}-{recipe.weights_sha256[:16]}-{mark}-{_views(recipe)}"
+    return root / f"{decoding}-{recipe.backbone.replace('/', '.')}-{recipe.weights_sha256[:16]}-{mark}-{_views(recipe)}"
 
 
 def depth_files(folder: Path, recipe: HeadRecipe) -> list[DepthFile]:

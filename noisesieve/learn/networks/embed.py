@@ -11,7 +11,7 @@ from torch import Tensor
 
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import Precision
-from noisesieve.learn.networks.backbones import Network
+from noisesieve.learn.networks.depths import Network
 
 CPU_BLOCK, GPU_BLOCK = 16, 64  # images in one forward pass; on a CPU, 64 spend half of the time on allocating memory
 

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import sha256_of_weights
 from noisesieve.core.recipes import HeadRecipe, NetworkChoice, NetworkRecipe
+from noisesieve.learn.networks import timm_net
 from noisesieve.learn.networks.backbones import LITE, TORCHVISION, build
 from noisesieve.learn.networks.lite import lite_weights, with_timm_names
 
 NONE, IMAGENET = "none", "imagenet"
-LAST_LAYER = ("fc.", "_fc.", "classifier.")  # the last layer, which is always trained from scratch
+LAST_LAYER: tuple[str, ...] = ("fc.", "_fc.", "classifier.")  # the last layer, which is always trained from scratch
 SHOWN = 3  # tensors that an error names
 HASH_DIGITS = 8  # of the hash in the file names of torchvision's weights
 
@@ -38,8 +39,12 @@ def weights_file(weights: str, backbone: str) -> Path | None:
         return _lite_file(backbone)
     if weights == IMAGENET:
         return _imagenet_file(backbone)
+    if timm_net.is_timm(weights):
+        return timm_net.hub_file(weights)
     if not Path(weights).is_file():
-        raise InputError(f"--weights {weights}: no such file.", "Name a file, or one of none, imagenet, lite0.")
+        raise InputError(
+            f"--weights {weights}: no such file.", "Name a file, timm/NAME, or one of none, imagenet, lite0."
+        )
     return Path(weights)
 
 
@@ -84,13 +89,19 @@ def statistics_of(weights: str, backbone: str) -> Statistics | None:
         return None
     if backbone == LITE:
         return _STATISTICS[LITE]
+    if timm_net.is_timm(backbone):
+        facts = timm_net.facts_of(backbone)
+        return facts.mean, facts.std
     return _STATISTICS[IMAGENET] if backbone in TORCHVISION else None
 
 
 def load_backbone(network: nn.Module, file: Path) -> None:
     """Load all layers but the last from a file. An error names the tensors that do not fit."""
-    known, fitting, wrong = _tensors(file), {}, []
-    spare = {name for name in known if not name.startswith(LAST_LAYER) and not name.endswith("num_batches_tracked")}
+    known, last = _tensors(file), LAST_LAYER
+    if isinstance(network, timm_net.TimmNet):
+        known, last = timm_net.fit_tensors(network.body, known), (*last, *timm_net.classifier_names(network.body))
+    fitting, wrong = {}, []
+    spare = {name for name in known if not name.startswith(last) and not name.endswith("num_batches_tracked")}
     for name, value in network.state_dict().items():
         if name.startswith("fc."):
             continue
