@@ -44,7 +44,9 @@ from noisesieve.core.records import FileFacts, Index, Recalibration, Scores, Ver
 from noisesieve.core.settings import ScanSettings
 from noisesieve.core.summary import TrainingSummary
 from noisesieve.decisions.match import find_decisions
+from noisesieve.learn.cost import estimate
 from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.networks.timm_net import is_timm
 from noisesieve.learn.plan import describe, introduce
 from noisesieve.learn.training_data import TrainingTask
 from noisesieve.report import (
@@ -135,6 +137,8 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
             run.require_free_space(bytes_needed(dataset, settings))
             session.note(introduce(dataset.recipe, settings.training, beside=dataset.beside))
             session.note(f"{settings.training.preset}: {describe(dataset.recipe, session.processes)}")
+            if is_timm(dataset.recipe.backbone):
+                session.note(_cost(dataset, session))
             record = RunRecord(
                 identity,
                 version=__version__,
@@ -154,6 +158,16 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
     finally:
         if not shared:
             session.processes.broadcast("")  # no training: the other ranks end
+
+
+def _cost(dataset: Dataset, session: TrainingSession) -> str:
+    """Return what a network costs whose speed nobody knows beforehand."""
+    rows, recipe = len(dataset.codes), dataset.recipe
+    cost = estimate(recipe, rows=rows, classes=len(dataset.classes), processes=session.processes)
+    return (
+        f"{recipe.backbone} at {recipe.image_size} px sees {cost.images_per_second:,.0f} images/s here: at most about "
+        f"{cost.seconds / 60:,.1f} min, unless its features are in the cache. A smaller --image-size is faster."
+    )
 
 
 def _scan_vectors(

@@ -36,6 +36,7 @@ FAMILIES = {
     "test_vit": 160,
 }
 WITHOUT = "test_plain"  # registered below: a network that has no intermediate features
+HOOKED = "test_hooked"
 
 
 class Plain(torch.nn.Module):
@@ -46,7 +47,8 @@ class Plain(torch.nn.Module):
         self.num_features = 8
         self.conv = torch.nn.Conv2d(3, 8, 3, 2, 1)
         self.head = torch.nn.Linear(8, num_classes) if num_classes else torch.nn.Identity()
-        self.pretrained_cfg = {"input_size": (3, 64, 64), "mean": (0.5,) * 3, "std": (0.5,) * 3, "classifier": "head"}
+        statistics: dict[str, object] = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
+        self.pretrained_cfg = {"input_size": (3, 64, 64), "classifier": "head", **statistics}
 
     def forward_features(self, x: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = self.conv(x)
@@ -64,6 +66,18 @@ def test_plain(pretrained: bool, **options: object) -> Plain:
     return Plain(**options)  # type: ignore[arg-type]
 
 
+def test_hooked(pretrained: bool, **options: object) -> Plain:
+    """Another one, of an older timm: it names its intermediate features, and cannot return them itself."""
+    body = test_plain(pretrained, **options)
+    body.feature_info = [  # type: ignore[assignment]
+        {"num_chs": 8, "reduction": 2, "module": "conv"},
+        {"num_chs": 8, "reduction": 4, "module": "head"},
+    ]
+    return body
+
+
+test_hooked.__test__ = False  # type: ignore[attr-defined]
+timm.models.register_model(test_hooked)
 test_plain.__test__ = False  # type: ignore[attr-defined]
 timm.models.register_model(test_plain)
 
@@ -78,7 +92,7 @@ def saved(name: str, folder: Path, size: int | None = None) -> Path:
     return file
 
 
-@pytest.mark.parametrize(("name", "size"), [*FAMILIES.items(), (WITHOUT, 64)])
+@pytest.mark.parametrize(("name", "size"), [*FAMILIES.items(), (WITHOUT, 64), (HOOKED, 64)])
 def test_every_family_gives_features_of_the_depths_it_names(name: str, size: int, tmp_path: Path) -> None:
     known = f"timm/{name}"
     depths = depths_of(known)
@@ -93,7 +107,7 @@ def test_every_family_gives_features_of_the_depths_it_names(name: str, size: int
         }
         assert network(images).shape == (2, 3)
         plain = timm.create_model(
-            name, pretrained=False, num_classes=0, **({"img_size": size} if facts_of(known).fixed else {})
+            name, pretrained=False, num_classes=0, **({"img_size": size} if facts_of(known).takes_size else {})
         )
         plain.load_state_dict(network.body.state_dict())
         whole = plain.eval().forward_head(plain.forward_features(images), pre_logits=True)
@@ -139,6 +153,12 @@ def test_sizes_follow_the_model_the_machine_and_the_user() -> None:
         device="cpu",
     )
     assert "its last layer alone is used" in introduce(only, TrainingOptions(), beside=None)
+
+
+def test_a_network_that_works_with_one_size_only_gets_that_one() -> None:
+    assert fitting_size("timm/botnet26t_256", 160) == 256
+    assert fitting_size("timm/crossvit_9_240", 224) == 240
+    assert fitting_size("timm/pvt_v2_b0", 160) == 160
 
 
 def test_an_unknown_network_is_refused_with_similar_names(inside: Run, colours: Path) -> None:

@@ -32,7 +32,9 @@ class TimmFacts:
     hook: str | None  # the module to listen to, for a network that cannot return intermediate features itself
     size: int  # of the images it was trained on
     patch: int  # the size must be a multiple of this
-    fixed: bool  # it is built for one size
+    takes_size: bool  # it is built for a size, which can be chosen
+    fixed: bool  # it works with the size it was trained on, and no other
+    count: int  # of its intermediate features
     mean: list[float]
     std: list[float]
 
@@ -59,8 +61,10 @@ def facts_of(name: str) -> TimmFacts:
     import timm
 
     require_known(name, "--backbone")
+    plain = name.removeprefix(PREFIX)
     with torch.device("meta"):
-        body: Any = timm.create_model(name.removeprefix(PREFIX), pretrained=False, num_classes=0)
+        body: Any = timm.create_model(plain, pretrained=False, num_classes=0)
+        takes_size = hasattr(body, "patch_embed") and _takes_size(plain, int(body.pretrained_cfg["input_size"][-1]))
     config = timm.data.resolve_model_data_config(body)
     last = Depth(LAST, int(getattr(body, "head_hidden_size", None) or body.num_features))
     middle = _middle(body)
@@ -79,10 +83,22 @@ def facts_of(name: str) -> TimmFacts:
         hook=hook,
         size=int(config["input_size"][-1]),
         patch=_patch(body),
-        fixed=hasattr(body, "patch_embed"),
+        takes_size=takes_size,
+        fixed=bool(body.pretrained_cfg.get("fixed_input_size")) and not takes_size,
+        count=len(getattr(body, "feature_info", None) or []),
         mean=[255 * float(value) for value in config["mean"]],
         std=[255 * float(value) for value in config["std"]],
     )
+
+
+def _takes_size(plain: str, size: int) -> bool:
+    import timm
+
+    try:
+        timm.create_model(plain, pretrained=False, num_classes=0, img_size=size)
+    except TypeError:
+        return False
+    return True
 
 
 def _middle(body: Any) -> int | None:
@@ -105,9 +121,22 @@ def _patch(body: Any) -> int:
 
 
 def fitting_size(name: str, wanted: int) -> int:
-    """Return the size nearest to the wanted one that the network can be built for."""
+    """Return the size nearest to the wanted one that the network works with; the one it was trained on if none does."""
     facts = facts_of(name)
-    return max(facts.patch, round(wanted / facts.patch) * facts.patch) if facts.fixed else wanted
+    size = max(facts.patch, round(wanted / facts.patch) * facts.patch) if facts.takes_size else wanted
+    return facts.size if facts.fixed or not _works(name, size) else size
+
+
+@functools.lru_cache(maxsize=64)
+def _works(name: str, size: int) -> bool:
+    """Return True if the network can be built for this size and run, which is tried without memory for its weights."""
+    depths = facts_of(name).depths
+    try:
+        with torch.device("meta"), torch.inference_mode():
+            TimmNet(name, depths, 2, size).eval().depth_features(torch.zeros((1, 3, size, size)))
+    except (UsageError, RuntimeError, AssertionError, ValueError):
+        return False
+    return True
 
 
 class TimmNet(Network):
@@ -118,7 +147,7 @@ class TimmNet(Network):
         import timm
 
         self._facts = facts_of(name)
-        options = {"img_size": image_size} if self._facts.fixed else {}
+        options = {"img_size": image_size} if self._facts.takes_size else {}
         try:
             self.body: Any = timm.create_model(name.removeprefix(PREFIX), pretrained=False, num_classes=0, **options)
         except (TypeError, ValueError, AssertionError, RuntimeError) as error:
@@ -138,7 +167,8 @@ class TimmNet(Network):
         middle, wanted = self._facts.middle, any(depth.name == MIDDLE for depth in self.depths)
         found = {}
         if wanted and self._facts.hook is None:
-            final, parts = self.body.forward_intermediates(x, indices=[middle], output_fmt="NCHW")
+            indices = [middle, self._facts.count - 1]  # with the last one no network stops early
+            final, parts = self.body.forward_intermediates(x, indices=indices, output_fmt="NCHW")
             found[MIDDLE] = parts[0]
         else:
             final = self.body.forward_features(x)
