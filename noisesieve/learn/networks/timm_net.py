@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import logging
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,13 +192,16 @@ def hub_file(name: str) -> Path:
             f"--weights {name}: timm has no weights of it on the hub.", "Give a file: --backbone NAME --weights FILE."
         )
     file = config.hf_hub_filename or "model.safetensors"
+    if isinstance(cached := huggingface_hub.try_to_load_from_cache(repository, file), str):
+        return Path(cached)
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # the error below says it once
     try:
         return Path(huggingface_hub.hf_hub_download(repository, file))
     except Exception as error:  # offline, or any error of the hub
         place = Path(huggingface_hub.constants.HF_HUB_CACHE) / f"models--{repository.replace('/', '--')}"
         raise InputError(
             f"--weights {name}: {file} of {repository} is not in the hub's cache, and cannot be downloaded.",
-            f"Put it there on a machine with a network (huggingface-cli download {repository} {file}, into {place}), "
+            f"Put it there on a machine with a network (hf download {repository} {file}, into {place}), "
             f"or give the file: --backbone {name} --weights {file}.",
         ) from error
 
