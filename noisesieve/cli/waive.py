@@ -41,6 +41,8 @@ def waive(
     settings = build_settings(WaiveSettings, options)
     if not names and not settings.decisions:
         raise UsageError("No rows.", "Name them, or give the decisions: waive RUN --decisions decisions.csv")
+    if names and not settings.reason.strip():
+        raise UsageError("--reason is missing.", "Say why the labels are right: others will read it.")
     from noisesieve.commands.waive import waive as waive_rows
 
     with running(quiet, hint="Nothing was written.") as session:

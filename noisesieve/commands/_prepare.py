@@ -201,7 +201,7 @@ def prepare_dataset(
         require_fitting(file, recipe)
     beside = _plan_beside(settings, len(labels), len(classes), sides, device)
     decided = decided or {}
-    learnt = {row: found.label for row, found in decided.items()}
+    learnt = {row: found.label for row, found in decided.items() if found.label in classes}
     codes = class_codes([learnt.get(row) or index.labels[row] for row in decoded.rows.tolist()], classes)
     fitted, said = fit_beta(recipe, np.bincount(codes, minlength=len(classes)), classes)
     if said is not None:

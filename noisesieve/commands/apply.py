@@ -27,7 +27,7 @@ from noisesieve.core.command_settings import ApplySettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.files import Document, refuse_existing_folder, write_json
 from noisesieve.core.progress import Session
-from noisesieve.core.publish import finish_publishing, publish, stage
+from noisesieve.core.publish import finish_publishing, publish, sidecar_names, sidecar_path, stage
 from noisesieve.core.records import DECIDED_COLUMN, DecisionMark, Index, RowChange, decision_key
 from noisesieve.core.settings import SourceSettings
 from noisesieve.decisions.resolve import audit_table
@@ -84,7 +84,7 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDec
     report = read_report(run)
     source = settings_of_run(report, settings.data, settings.root).source
     refuse_output_in_dataset(report, settings.output, settings.data, settings.root)
-    finish_publishing(settings.output)
+    finish_publishing(settings.output, sidecar_names(settings.output))
     _refuse_existing(settings)
     whole = sources.read_all(source)
     index = align_to_report(report, sources.narrow(whole, source))
@@ -95,12 +95,13 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDec
     if settings.accept_above is not None:
         outcomes |= decisions.accept_above(report, settings.accept_above, set(outcomes))
     undecided = unchanged + sum(file.undecided for file in files)
-    if not outcomes:
+    row_of_id = {name: row for row, name in enumerate(whole.ids)}
+    known = decisions.decided_before(report, set(outcomes))
+    earlier = {row: outcome for row, outcome in known.items() if index.ids[row] in row_of_id}  # not of removed files
+    if not outcomes and not earlier:
         _refuse_no_decisions(report, settings, undecided)
     if kind_of_vectors(report) is None:
-        _refuse_changed_images(report, index, outcomes, session)
-    earlier = decisions.decided_before(report, set(outcomes))
-    row_of_id = {name: row for row, name in enumerate(whole.ids)}
+        _refuse_changed_images(report, index, earlier | outcomes, session)
     waived = {row for row, outcome in outcomes.items() if settings.waive_kept and outcome.decision == "keep"}
     hashes = report.table["sha256"].to_pylist()
     changes = {
@@ -130,10 +131,11 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDec
         notes=[],
         scan=[],
     )
+    found = _publish(report, whole, source, changes, earlier | outcomes, found, settings)
     if waived:
         rows = report.table.take(sorted(waived)).to_pylist()
         add_waivers(settings.waivers, [waiver_of(row, outcomes[row["row"]].reason) for row in rows])
-    return _publish(report, whole, source, changes, earlier | outcomes, found, settings)
+    return found
 
 
 def _mark(outcome: decisions.Outcome, sha256: str | None) -> DecisionMark | None:
@@ -159,18 +161,13 @@ def _refuse_no_decisions(report: Report, settings: ApplySettings, undecided: int
     raise InputError(problem, "Decide something first, or lower --accept-above.")
 
 
-def sidecar_path(out: Path, ending: str) -> Path:
-    """Return the path of a file beside the output: `new.csv` → `new.audit.csv`."""
-    return out.with_name(f"{out.stem if out.suffix else out.name}.{ending}")
-
-
 def _refuse_existing(settings: ApplySettings) -> None:
     out = settings.output
     if not out.name:
         raise OutputError(f"{out}: is a folder.", "Choose a name for the corrected dataset with -o.")
     if settings.tree is not None and out.suffix.lower() in KINDS:
         raise UsageError(f"-o {out}: --tree writes a folder.", "Leave the extension out, or leave --tree out.")
-    for file in (out, *(sidecar_path(out, ending) for ending in ("audit.csv", "summary.json", "decisions.csv"))):
+    for file in (out, *(out.with_name(name) for name in sidecar_names(out))):
         if any(file.exists() and given.exists() and file.samefile(given) for given in settings.decisions):
             raise OutputError(f"{file}: is the file of decisions itself.", "Choose another name with -o.")
         if file.exists() and not settings.force:
@@ -241,7 +238,7 @@ def _publish(
         with (folder / Path(found.audit).name).open("xb") as file:
             fill_csv(file, log.column_names, log.to_pylist())
         write_json(folder / Path(found.summary).name, found.to_document())
-        publish(folder, out)
+        publish(folder, out, remove=sidecar_names(out))  # those that are not written anew
     return found
 
 

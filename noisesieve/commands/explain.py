@@ -132,8 +132,8 @@ class Explanation:
 
 def _decided(row: Json) -> str | None:
     """Return a person's decision about a row in words, or None."""
-    label, by, at = (row.get(f"decided_{name}") for name in ("label", "by", "at"))
-    if not (label or by or at):
+    label, by, at = (row[f"decided_{name}"] for name in ("label", "by", "at"))
+    if row["decided"] is None:
         return None
     what = "unusable" if label is None else "kept" if label == row["label"] else f"changed to {label!r}"
     return f"{what}{f' by {by}' if by else ''}{f' on {at[:10]}' if at else ''}"

@@ -26,13 +26,13 @@ def waive(source: Path, names: Sequence[str], settings: WaiveSettings, *, sessio
     """Add waivers for these rows of a run, or of a report that `check` wrote, and for rows that people kept."""
     report = read_report(source)
     kept = _kept(report, settings, session)
-    rows = report.table.take([*find_rows(report, names), *kept]).to_pylist()
+    rows = report.table.take(list(dict.fromkeys([*find_rows(report, names), *kept]))).to_pylist()
     for row in rows:
         if row["status"] != "ok":
             raise InputError(f"{row['id']}: cannot be read ({row['status']}), so it cannot have been reviewed.")
         if row["verdict"] != "corrupted" and row["row"] not in kept:
             session.note(f"{row['id']}: is {row['verdict']} and needs no waiver.")
-    waivers = [waiver_of(row, settings.reason.strip() or kept[row["row"]]) for row in rows]
+    waivers = [waiver_of(row, settings.reason.strip() or kept.get(row["row"], "reviewed")) for row in rows]
     return WaiveResult(waivers, add_waivers(settings.file, waivers))
 
 

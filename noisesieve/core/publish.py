@@ -11,7 +11,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from noisesieve.core.errors import StateError
@@ -27,16 +27,15 @@ from noisesieve.core.files import (
     sync_folder,
 )
 
-PLAN = "publish.json"
+PLAN, OLD = "publish.json", ".noisesieve-old"
 
 
 @contextlib.contextmanager
 def stage(main: Path) -> Iterator[Path]:
     """Yield an empty hidden folder beside `main`, for the files that `publish` puts in place. It is removed at the end.
 
-    An earlier set that was not put in place is finished first.
+    An earlier set that was not put in place must have been finished: see `finish_publishing`.
     """
-    finish_publishing(main)
     restore_and_sweep(main)
     folder = main.with_name(f".{main.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -56,7 +55,8 @@ def publish(staged: Path, main: Path, *, remove: Sequence[str] = ()) -> None:
     new = staged / main.name
     if new.is_dir():
         (new / MARK).write_text(f"made by noisesieve\n{secrets.token_hex(16)}\n")
-    plan = {"mark": _mark(new), "others": others, "remove": list(remove)}
+    plan = {"mark": _mark(new), "others": others, "remove": [name for name in remove if name not in others]}
+    (staged / OLD).mkdir()
     (staged / PLAN).write_text(json.dumps(plan))
     for name in (main.name, *others, PLAN):
         if (staged / name).is_file():
@@ -64,28 +64,42 @@ def publish(staged: Path, main: Path, *, remove: Sequence[str] = ()) -> None:
     sync_folder(staged)
     staged.replace(_decided(main))
     sync_folder(main.parent)
-    _carry_out(main)
+    _carry_out(main, {*others, *remove})
 
 
-def finish_publishing(main: Path) -> None:
-    """Put a decided set in place, if a killed process left one. Several processes may do this at once."""
-    if main.name and _decided(main).is_dir():
-        _carry_out(main)
+def finish_publishing(main: Path, known: Collection[str]) -> None:
+    """Put a decided set in place, if a killed process left one. Several processes may do this at once.
+
+    `known` are the names that may belong to the set beside `main`, so that a hostile dataset moves no other file.
+    """
+    if main.name and os.path.isdir(_decided(main)):
+        _carry_out(main, known)
 
 
-def _carry_out(main: Path) -> None:
+def sidecar_path(out: Path, ending: str) -> Path:
+    """Return the path of a file beside an output of `apply`: `new.csv` → `new.audit.csv`."""
+    return out.with_name(f"{out.stem if out.suffix else out.name}.{ending}")
+
+
+def sidecar_names(out: Path) -> list[str]:
+    """Return the names of all files that `apply` may write beside its output."""
+    return [sidecar_path(out, ending).name for ending in ("audit.csv", "summary.json", "decisions.csv")]
+
+
+def _carry_out(main: Path, known: Collection[str]) -> None:
     folder = _decided(main)
     try:
         with hold_folder(folder):
             if not (folder / PLAN).exists():  # all is done but the removal of the folder
                 shutil.rmtree(folder, ignore_errors=True)
                 return
-            files = _FileSet(folder, main)
+            files = _FileSet(folder, main, known)
             try:
                 files.put_in_place()
             except OSError:
-                files.undo()  # if that fails, too, the next process goes on
-                files.discard()
+                with contextlib.suppress(OSError):  # if that fails, too, the next process goes on
+                    files.undo()
+                    files.discard()
                 raise
             files.discard()
     except OSError as error:
@@ -97,15 +111,16 @@ def _carry_out(main: Path) -> None:
 class _FileSet:
     """A decided set of files. Every step can be repeated, and undone: the old files are kept until the end."""
 
-    def __init__(self, folder: Path, main: Path) -> None:
+    def __init__(self, folder: Path, main: Path, known: Collection[str]) -> None:
         plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
         self._mark, self._others, self._remove = plan["mark"], list(plan["others"]), list(plan["remove"])
-        self._folder, self._main, self._old = folder, main, folder / "old"
+        if strange := {*self._others, *self._remove} - set(known):
+            raise ValueError(f"{strange} does not belong there")
+        self._folder, self._main, self._old = folder, main, folder / OLD
 
     def put_in_place(self) -> None:
         """Move the old files away and the new ones to their place."""
         home, folder = self._main.parent, self._folder
-        self._old.mkdir(exist_ok=True)
         for name in (*self._remove, *(name for name in self._others if (folder / name).exists())):
             if os.path.lexists(home / name):
                 (home / name).replace(self._old / name)

@@ -82,6 +82,7 @@ class DecidedRow:
     """What a person decided about one row. `label` None: the image is unusable."""
 
     label: str | None
+    decision: str  # keep, accept, relabel or unusable
     by: str = ""
     at: str = ""
     applied: bool = False  # `apply` has written the label into the dataset since: it says nothing about the model

@@ -47,7 +47,7 @@ def strata(report: Report) -> list[Ints]:
     """Return the rows of the three strata: flagged, just below, and the rest. Waived and decided rows are in none."""
     table = report.table
     flagged = report.verdicts == "corrupted"
-    settled = table["waived"].to_numpy(zero_copy_only=False) | table["decided_label"].is_valid().to_numpy()
+    settled = table["waived"].to_numpy(zero_copy_only=False) | table["decided"].is_valid().to_numpy()
     taken = (report.verdicts != "unreadable") & ~settled
     rank = np.nan_to_num(table["rank"].to_numpy(zero_copy_only=False).astype(np.float64), nan=np.inf)
     order = np.argsort(rank, kind="stable")

@@ -27,11 +27,11 @@ def find_decisions(files: Sequence[Path], index: Index, file_facts: FileFacts, s
     found = dict(_in_table(index, file_facts, session))
     before, unknown, conflicts = len(found), 0, []
     for entry in (entry for file in files for entry in read_decisions(file).decisions):
-        if entry.exported and entry.label == entry.given:
+        if entry.untouched or (entry.exported and entry.label == entry.given):
             continue  # our own export, not edited
         matched = rows.of(entry)
         unknown += not matched
-        if (label := _label(entry, classes)) is not None and label not in classes:
+        if (label := _label(entry, classes)) is not None and label not in classes and matched:
             raise InputError(f"{entry.location}: {label!r} is not a class of the dataset.", "Use `apply` instead.")
         for row in matched:
             earlier = found.setdefault(row, entry)
@@ -48,8 +48,9 @@ def find_decisions(files: Sequence[Path], index: Index, file_facts: FileFacts, s
             "asked about again."
         )
     return {
-        row: DecidedRow(_label(entry, classes), entry.by, entry.at, entry.applied)
+        row: DecidedRow(label, _word(entry, label, index.labels[row]), entry.by, entry.at, entry.applied)
         for row, entry in sorted(found.items())
+        for label in [_label(entry, classes)]
     }
 
 
@@ -59,7 +60,11 @@ def _in_table(index: Index, file_facts: FileFacts, session: Session) -> Iterator
     if carried is None or DECIDED_COLUMN not in carried.column_names:
         return
     changed = 0
-    for row, text in enumerate(carried[DECIDED_COLUMN].cast(pa.string()).to_pylist()):
+    try:
+        texts = carried[DECIDED_COLUMN].cast(pa.string()).to_pylist()
+    except pa.ArrowException as error:
+        raise InputError(f"The column {DECIDED_COLUMN!r} is not text.", "Rename it: `apply` writes it.") from error
+    for row, text in enumerate(texts):
         if not text:
             continue
         mark = DecisionMark.from_text(text)
@@ -67,7 +72,8 @@ def _in_table(index: Index, file_facts: FileFacts, session: Session) -> Iterator
             changed += 1
             continue
         name = (("id", index.ids[row]),)
-        yield row, Decision(name, index.labels[row], "the table", mark.by, mark.at, "apply", applied=True)
+        word = mark.decision
+        yield row, Decision(name, index.labels[row], "the table", mark.by, mark.at, "apply", word=word, applied=True)
     if changed:
         which = "row has" if changed == 1 else "rows have"
         session.warn(f"{changed:,} decided {which} another image or another label now: that decision is void.")
@@ -102,6 +108,13 @@ class _Rows:
             if rows:
                 return [row for row in rows if not given or self.labels[row] in given]
         return []
+
+
+def _word(entry: Decision, label: str | None, given: str) -> str:
+    """Return the decision in one word; a plain table of labels has none."""
+    if entry.word:
+        return entry.word
+    return "unusable" if label is None else "keep" if label == given else "relabel"
 
 
 def _label(entry: Decision, classes: set[str]) -> str | None:

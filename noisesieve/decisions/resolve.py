@@ -58,7 +58,7 @@ def resolve(
         except _InvalidDecision as problem:
             invalid.append(f"{entry.location}: {problem}")
             continue
-        if entry.exported and outcome.decision == "keep":
+        if (entry.exported or entry.untouched) and outcome.decision == "keep":
             unchanged += 1
             continue
         earlier = outcomes.setdefault(outcome.row, outcome)
@@ -166,15 +166,13 @@ def accept_above(report: Report, least: float, decided: set[int]) -> dict[int, O
 
 def decided_before(report: Report, decided: set[int]) -> dict[int, Outcome]:
     """Return the decisions that the run itself was scanned with, except on rows that are decided anew."""
-    if "decided_by" not in report.table.column_names:
-        return {}
-    names = ("row", "label", "decided_label", "decided_by", "decided_at")
-    found = {}
-    for row, given, label, by, at in zip(*(report.table[name].to_pylist() for name in names), strict=True):
-        if row not in decided and (label or by or at):  # without a label: unusable
-            word = _word(label, given, None)
-            found[row] = Outcome(row, label, word, "an earlier decision", by or "", at or "", "the run")
-    return found
+    names = ("row", "decided_label", "decided", "decided_by", "decided_at")
+    rows = zip(*(report.table[name].to_pylist() for name in names), strict=True)
+    return {
+        row: Outcome(row, label, word, "an earlier decision", by or "", at or "", "the run")
+        for row, label, word, by, at in rows
+        if word is not None and row not in decided
+    }
 
 
 def audit_table(report: Report, outcomes: dict[int, Outcome]) -> pa.Table:

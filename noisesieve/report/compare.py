@@ -119,10 +119,7 @@ def _rows(report: Report) -> list[ComparedRow]:
     flags = (report.verdicts == "corrupted") & ~report.table["waived"].to_numpy(zero_copy_only=False)
     scored = (report.verdicts == "corrupted") | (report.verdicts == "clean")
     columns = [report.table[name].to_pylist() for name in names]
-    decided = [False] * len(scored)
-    if "decided_by" in report.table.column_names:
-        parts = (report.table[name].is_valid().to_pylist() for name in ("decided_label", "decided_by", "decided_at"))
-        decided = [any(found) for found in zip(*parts, strict=True)]
+    decided = report.table["decided"].is_valid().to_pylist()
     rows = [ComparedRow(*values) for values in zip(*columns, flags.tolist(), scored.tolist(), decided, strict=True)]
     return [replace(row, id=None) if row.path is None and row.id == str(row.row) else row for row in rows]
 

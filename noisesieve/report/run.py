@@ -34,6 +34,7 @@ FILES = (
 )
 MAIN = "report.parquet"  # the first of the files that are published together
 STALE = ("review.html", "curves.svg")  # files without a hash that belong to the run before
+PUBLISHED = frozenset((*FILES, *STALE, "run.json", "checkpoint"))  # names of a set that is published
 SHOWN = 5  # differences that are named
 
 Identity = Json  # what a run is recognised by: settings, data, recipe, device; differences are named key by key
@@ -121,7 +122,7 @@ class RunFolder:
 
     def recover(self) -> None:
         """Finish or remove what a killed process left here. The folder must be locked."""
-        finish_publishing(self.folder / MAIN)
+        finish_publishing(self.folder / MAIN, PUBLISHED)
         sweep_temporaries(self.folder)
 
     def read(self) -> RunRecord | None:
@@ -186,7 +187,10 @@ class RunFolder:
             for old in self.checkpoints.rglob("*.ckpt"):
                 old.unlink(missing_ok=True)
         self._write_rows(index, file_facts)
-        write_json(self._next if self.is_finished() else self._json, record.to_document())
+        finished = self.is_finished()
+        if not finished:
+            self._next.unlink(missing_ok=True)  # of another run that was to replace one that is gone
+        write_json(self._next if finished else self._json, record.to_document())
 
     @contextlib.contextmanager
     def stage(self) -> Iterator[Path]:
@@ -279,7 +283,7 @@ def verify_written(file: Path) -> None:
     Files that a killed process did not put in place are put there first. A run that never finished is refused, too.
     """
     folder = file.parent
-    finish_publishing(folder / MAIN)
+    finish_publishing(folder / MAIN, PUBLISHED)
     known = RunFolder(folder).read()
     if known is None:
         return  # a file without a run folder

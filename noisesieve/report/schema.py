@@ -49,7 +49,10 @@ _COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "top_labels": (pa.list_(pa.string()), f"the {TOP} most probable classes"),
     "top_probabilities": (pa.list_(pa.float32()), "their probabilities"),
     "trusted": (pa.bool_(), "known to be right, by `--trusted-column` or by a person's decision: never a suspect"),
-    "decided_label": (pa.string(), "the label that a person decided on, else null; then decided_by and decided_at"),
+    "decided_label": (pa.string(), "the label that a person decided on, else null"),
+    "decided": (pa.string(), "what a person decided: `keep`, `accept`, `relabel` or `unusable`, else null"),
+    "decided_by": (pa.string(), "who decided"),
+    "decided_at": (pa.string(), "when"),
 }
 COLUMNS: dict[str, pa.DataType] = {name: kind for name, (kind, _) in _COLUMNS.items()}
 DESCRIPTIONS: dict[str, str] = {name: text for name, (_, text) in _COLUMNS.items()}

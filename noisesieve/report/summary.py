@@ -110,7 +110,7 @@ def _noise_rate(rows: _RowCounts) -> NoiseRate:
 
 def _budget(table: pa.Table, rows: _RowCounts) -> list[Budget]:
     """Return what the first rows of the ranking bring; waived and decided rows are left out, as on the page."""
-    settled = table["waived"].to_numpy(zero_copy_only=False) | table["decided_label"].is_valid().to_numpy()
+    settled = table["waived"].to_numpy(zero_copy_only=False) | table["decided"].is_valid().to_numpy()
     chosen = np.flatnonzero(rows.readable & ~settled)
     rank = table["rank"].to_numpy(zero_copy_only=False)[chosen]
     along = np.cumsum(rows.probability[chosen[np.argsort(rank)]])

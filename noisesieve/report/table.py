@@ -74,12 +74,12 @@ def build_table(found: ReportInputs) -> pa.Table:
         "top_probabilities": expander.lists(pa.array(top_probs.reshape(-1)), top.shape[1]),
         "trusted": _trusted(found),
         "decided_label": _of_decided(found, "label"),
+        "decided": _of_decided(found, "decision"),
+        "decided_by": _of_decided(found, "by"),
+        "decided_at": _of_decided(found, "at"),
     }
     arrays = [_typed(columns[name], kind) for name, kind in COLUMNS.items()]
     table = pa.table(arrays, schema=report_schema())
-    if found.decided:
-        for name in ("by", "at"):
-            table = table.append_column(f"decided_{name}", _of_decided(found, name))
     return _with_users_columns(table, index)
 
 

@@ -106,11 +106,7 @@ class PageData:
 
 def decided_rows(report: Report) -> Ints:
     """Return the rows that people had decided on before the run, in the dataset's order."""
-    if "decided_by" not in report.table.column_names:
-        return np.zeros(0, dtype=np.int64)
-    names = ("decided_label", "decided_by", "decided_at")
-    known = [report.table[name].is_valid().to_numpy() for name in names]
-    return np.flatnonzero(np.logical_or.reduce(known)).astype(np.int64)
+    return np.flatnonzero(report.table["decided"].is_valid().to_numpy()).astype(np.int64)
 
 
 def build_page_data(
@@ -160,7 +156,7 @@ def _earlier(report: Report, rows: list[int], images: dict[int, bytes | None]) -
 
 def _texts(report: Report, rows: Ints) -> list[str]:
     """Return the user's own columns of some rows as lines of text."""
-    known = {*COLUMNS, "split", "decided_by", "decided_at", "true_label", DECIDED_COLUMN}  # nobody is shown the answer
+    known = {*COLUMNS, "split", "true_label", DECIDED_COLUMN}  # nobody is shown the answer
     own = [name for name in report.table.column_names if name not in known]
     part = report.table.select(own).take(pa.array(rows)).to_pylist() if own else [{}] * len(rows)
     lines = [[f"{name}: {value}" for name, value in row.items() if value not in (None, "")] for row in part]

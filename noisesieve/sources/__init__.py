@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.publish import finish_publishing
+from noisesieve.core.publish import finish_publishing, sidecar_names
 from noisesieve.core.records import Index, Ints
 from noisesieve.core.settings import SourceSettings
 from noisesieve.sources import delimited, folder, jsonl, parquet
@@ -30,7 +30,7 @@ def read(settings: SourceSettings, *, least_classes: int = 2) -> Index:
 
 def read_all(settings: SourceSettings) -> Index:
     """Index every row of a dataset, ignoring --split and --limit."""
-    finish_publishing(settings.path)  # an `apply` that was killed
+    finish_publishing(settings.path, sidecar_names(settings.path))  # an `apply` that was killed
     return SOURCES[kind_of(settings.path)](settings)
 
 

@@ -132,8 +132,8 @@ def _parquet(index: Index, source: SourceSettings, changes: Changes, file: IO[by
 
 def _with_mark_column(schema: pa.Schema) -> pa.Schema:
     """Return the schema with the column of marks, also in Hugging Face's own description of the columns."""
-    if DECIDED_COLUMN in schema.names:
-        return schema
+    if DECIDED_COLUMN in schema.names:  # another program may have stored it as a category, or as nothing
+        return schema.set(schema.get_field_index(DECIDED_COLUMN), pa.field(DECIDED_COLUMN, pa.string()))
     schema = schema.append(pa.field(DECIDED_COLUMN, pa.string()))
     try:
         described = json.loads((schema.metadata or {})[b"huggingface"])

@@ -215,3 +215,42 @@ def test_decisions_of_two_reviewers_are_learnt_and_hold_in_a_moved_folder(
     assert "1 decisions that the run was scanned with are applied, too." in done.stdout
     frame = pd.read_csv(tmp_path / "work/n.csv", dtype=str, keep_default_na=False).set_index("path")
     assert frame.loc[[name for name in frame.index if name.endswith("red/renamed.png")], "label"].tolist() == ["green"]
+
+
+def test_columns_of_the_users_own_are_not_taken_for_decisions(inside: Run, table: Path, tmp_path: Path) -> None:
+    frame = pd.read_csv(table, dtype=str).assign(decided_by="bob", decided_at="monday", decided="keep")
+    frame.to_csv(table, index=False)
+    run = make_run(table, tmp_path / "a")
+    file = decide(run, tmp_path / "d.csv", {frame["path"][0]: ("keep", frame["label"][0])})
+    done = inside("apply", tmp_path / "a", file, "-o", tmp_path / "new.csv", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["earlier"], found["left_out"], found["decided"]) == (0, 0, 1)
+
+
+@pytest.mark.parametrize("kind", ["large_string", "dictionary", "null"])
+def test_a_mark_column_that_another_program_stored_otherwise_is_filled(
+    inside: Run, table: Path, tmp_path: Path, kind: str
+) -> None:
+    frame = pd.read_csv(table, dtype=str)
+    empty = {
+        "large_string": pa.array([""] * len(frame), pa.large_string()),
+        "dictionary": pa.array([""] * len(frame)).dictionary_encode(),
+        "null": pa.nulls(len(frame)),
+    }[kind]
+    whole = pa.Table.from_pandas(frame, preserve_index=False).append_column(DECIDED_COLUMN, empty)
+    pq.write_table(whole, tmp_path / "t.parquet")
+    run = make_run(tmp_path / "t.parquet", tmp_path / "a")
+    file = decide(run, tmp_path / "d.csv", {frame["path"][0]: ("keep", frame["label"][0])})
+    done = inside("apply", tmp_path / "a", file, "-o", tmp_path / "new.parquet")
+    assert done.returncode == 0, done.stderr
+    marks = pq.read_table(tmp_path / "new.parquet")[DECIDED_COLUMN].to_pylist()
+    assert [mark.split(" ")[0] for mark in marks if mark] == ["keep"]
+
+
+def test_what_nobody_touched_in_cvat_is_not_kept_by_anybody(inside: Run, colours: Path, tmp_path: Path) -> None:
+    make_run(colours, tmp_path / "a", {"red/0.png": "green"})
+    assert inside("export", tmp_path / "a", "--to", "cvat", "--only", "all", "-o", tmp_path / "c.xml").returncode == 0
+    done = inside("waive", tmp_path / "a", "--decisions", tmp_path / "c.xml")
+    assert done.returncode == 3
+    assert "No label was kept" in done.stderr

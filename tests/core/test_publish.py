@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from noisesieve.core import files
-from noisesieve.core.errors import OutputError
+from noisesieve.core.errors import OutputError, StateError
 from noisesieve.core.publish import finish_publishing, publish, stage
 
 REMOVED = "page.html"
+KNOWN = ("audit.csv", "summary.json", REMOVED)
 
 
 class KilledError(BaseException):
@@ -68,7 +70,7 @@ def _interrupted(home: Path, error: BaseException, *, tree: bool) -> Iterator[in
             else:
                 return
         yield number
-        finish_publishing(main)
+        finish_publishing(main, KNOWN)
 
 
 @pytest.mark.parametrize("tree", [False, True])
@@ -80,7 +82,7 @@ def test_a_killed_publication_never_mixes_two_sets_and_is_finished_by_the_next_r
         seen = _seen(tmp_path)
         assert len(set(seen.values())) <= 1, (number, seen)
         decided = list(tmp_path.glob(".*.publish"))
-        finish_publishing(tmp_path / "new")
+        finish_publishing(tmp_path / "new", KNOWN)
         seen = _seen(tmp_path)
         whole = {name, "audit.csv", "summary.json"}
         assert seen == (dict.fromkeys(whole, "new") if decided else dict.fromkeys({*whole, REMOVED}, "old"))
@@ -93,6 +95,20 @@ def test_an_error_while_publishing_brings_the_old_set_back(tmp_path: Path, tree:
     for number in _interrupted(tmp_path, OSError(28, "No space left on device"), tree=tree):
         assert _seen(tmp_path) == dict.fromkeys({name, "audit.csv", "summary.json", REMOVED}, "old"), number
         assert not list(tmp_path.glob(".*"))
+
+
+def test_a_set_that_somebody_else_made_moves_no_other_file(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    hostile = data / ".t.csv.publish"
+    hostile.mkdir(parents=True)
+    (tmp_path / "victim").write_text("mine")
+    (data / "sibling").write_text("mine")
+    for plan in ({"others": ["../victim"], "remove": []}, {"others": [], "remove": ["sibling"]}):
+        (hostile / "publish.json").write_text(json.dumps({"mark": None, **plan}))
+        with pytest.raises(StateError, match="damaged"):
+            finish_publishing(data / "t.csv", ("t.audit.csv",))
+    assert (tmp_path / "victim").read_text() == (data / "sibling").read_text() == "mine"
+    finish_publishing(tmp_path / ("x" * 250), ())  # a name that is too long for a folder beside it
 
 
 def test_a_first_set_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
