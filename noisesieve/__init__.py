@@ -33,15 +33,33 @@ def scan(path: str | Path, **options: Any) -> Report:
 
     with tempfile.TemporaryDirectory(prefix="noisesieve-") as folder:
         for name in ("embeddings", "predictions"):
-            if hasattr(options.get(name), "__array__"):
-                import numpy as np
-
-                np.save(f"{folder}/{name}.npy", np.asarray(options[name]))
-                options[name] = Path(folder) / f"{name}.npy"
+            if options.get(name) is not None and not isinstance(options[name], str | Path):
+                options |= _saved(options[name], name, Path(folder), options.get("classes"))
         report = run(scan_settings(path, **options))
     if report is None:
         raise RuntimeError("Only rank 0 of a torchrun has a report.")
     return report
+
+
+def _saved(values: Any, name: str, folder: Path, classes: Any) -> dict[str, Any]:
+    """Save an array, a list or a table to a file, and return the options that name it."""
+    import numpy as np
+
+    from noisesieve.core.errors import UsageError
+
+    columns = getattr(values, "column_names", None)  # of pyarrow
+    columns = getattr(values, "columns", None) if columns is None else columns  # of pandas
+    array = np.asarray(values.detach() if hasattr(values, "detach") else values)
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        raise UsageError(f"{name}: not an array of numbers with one row per row of the table.")
+    file = folder / f".array-{name}.npy"
+    np.save(file, array)
+    if name == "embeddings":
+        return {name: file}
+    if classes is None and columns is not None:
+        classes = columns
+    given = classes if isinstance(classes, str) or classes is None else tuple(str(label) for label in classes)
+    return {name: file} if given is None else {name: file, "classes": given}
 
 
 def read_report(path: str | Path) -> Report:

@@ -9,7 +9,7 @@ from noisesieve.cli import options as o
 from noisesieve.cli.signals import RESUMES, running
 from noisesieve.cli.terminal import console, print_json, results
 from noisesieve.core.command_settings import RetrainOptions, RetrainSettings
-from noisesieve.core.errors import InputError
+from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.options import parse_seconds
 from noisesieve.core.progress import Session
 from noisesieve.core.settings import OUTPUT, ScanSettings, scan_settings
@@ -47,6 +47,8 @@ def scan(
     Example: noisesieve scan ./dataset -o my-run
     """
     settings = scan_settings(data, **o.with_more_decisions(options, more))
+    if retrain and settings.has_vectors:
+        raise UsageError("--retrain needs images.", "Leave it out with --embeddings and --predictions.")
     seconds = None if max_time is None else parse_seconds(max_time, "--max-time")
     with running(quiet, seconds=seconds, hint=RESUMES) as session:
         if dry_run:

@@ -40,7 +40,9 @@ def print_summary(out: Console, summary: Summary, folder: Path, *, truth: bool =
     out.print(plain_text(f"  {', '.join(written)}"))
     where = shlex.quote(str(folder))
     steps = [("Look at the suspects and decide:", f"review {where} --open")] if summary.suspects else []
-    steps.append(("Measure precision and recall on these images:", f"evaluate {where}{'' if truth else ' --plant 5%'}"))
+    if truth or summary.training.recipe.epochs:  # nothing can be planted where nothing is trained
+        step = f"evaluate {where}{'' if truth else ' --plant 5%'}"
+        steps.append(("Measure precision and recall on this data:", step))
     for why, command in steps:
         out.print(plain_text(why))
         out.print(plain_text(f"  noisesieve {command}"), soft_wrap=True)

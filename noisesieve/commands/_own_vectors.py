@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from noisesieve import pixels
+from noisesieve import pixels, sources
 from noisesieve.commands._prepare import Dataset, digest_of_decisions
 from noisesieve.commands._train import train_heads
 from noisesieve.core.errors import InputError, StateError, UsageError
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe, recipe_to_document
 from noisesieve.core.records import Bytes, Decided, FileFacts, Floats, Index, Ints, Scores, TrainingFacts
-from noisesieve.core.settings import ScanSettings
+from noisesieve.core.settings import ScanSettings, SourceSettings
 from noisesieve.core.text import natural_key
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.features import Features
@@ -45,10 +45,13 @@ class OwnVectors:
         """Read the file that the settings name; None if images are to be scanned."""
         labels = sorted(set(index.labels), key=natural_key)
         if settings.embeddings is not None:
-            return cls("embeddings", read_embeddings(settings.embeddings, index), labels)
+            values = read_embeddings(settings.embeddings, index, ids_of_table(settings.source, index))
+            return cls("embeddings", values, labels)
         if settings.predictions is None:
             return None
-        probs, classes = read_predictions(settings.predictions, index, settings.classes)
+        probs, classes = read_predictions(
+            settings.predictions, index, ids_of_table(settings.source, index), settings.classes
+        )
         agreement = float((probs.argmax(axis=1) == class_codes(index.labels, classes)).mean())
         if agreement > IN_SAMPLE:
             session.warn(
@@ -138,6 +141,12 @@ class _NoPixels:
         raise AssertionError("rows with vectors have no pixels")
 
 
+def ids_of_table(source: SourceSettings, index: Index) -> list[str]:
+    """Return the ids of the whole table: a file of vectors has one row for each, whatever --split and --limit leave."""
+    narrowed = source.split is not None or source.limit is not None
+    return sources.read_all(replace(source, images=False)).ids if narrowed else index.ids
+
+
 def kind_of_vectors(report: Report) -> str | None:
     """Return `embeddings` or `predictions` for a run that was scanned from such a file, else None."""
     found = report.facts.settings.get("vectors")
@@ -160,5 +169,8 @@ def validate_vectors(settings: ScanSettings) -> None:
         raise UsageError("--embeddings and --predictions: give one of them.")
     if settings.classes and settings.predictions is None:
         raise UsageError("--classes names the columns of --predictions.", "Leave it out.")
+    options = settings.training
+    if settings.has_vectors and (options.weights or options.backbone or options.image_size):
+        raise UsageError("--weights, --backbone and --image-size are for images.", "Leave them out.")
     if settings.has_vectors and settings.source.path.is_dir():
         raise UsageError("--embeddings and --predictions need a table of labels.", "Give a .csv, .jsonl or .parquet.")

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from noisesieve.commands._open_run import require_same_rows, settings_of_run
-from noisesieve.commands._own_vectors import refuse_vectors
+from noisesieve.commands._own_vectors import kind_of_vectors, refuse_vectors
 from noisesieve.commands.scan import scan
-from noisesieve.core.errors import InputError
+from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.files import digest
 from noisesieve.core.intervals import wilson_interval
 from noisesieve.core.measure_settings import EvaluateSettings
@@ -57,6 +57,8 @@ def evaluate_by_planting(
 ) -> PlantedEvaluation:
     """Plant flips into `share` of the rows, scan again, and measure."""
     refuse_vectors(report, "evaluate --plant", "predictions")
+    if kind_of_vectors(report) == "embeddings" and settings_of_run(report).embeddings is None:
+        raise StateError("The run was scanned from an array of Python.", "Save it, and scan with --embeddings FILE.")
     scanned, seed = settings_of_run(report, settings.data, settings.root), settings.seed
     readable = report.verdicts != "unreadable"
     chosen, labels = draw_flips(report, readable, share=share, seed=seed)

@@ -38,6 +38,7 @@ from noisesieve.report.schema import COLUMNS
 from noisesieve.retrain.data import LabelledTestSet
 
 UNREADABLE_SHOWN = 20
+ARRAY = ".array-"  # starts the name of a file that Python's `scan` makes of an array, and removes
 HEADERS = 64  # headers from which the training size is guessed
 
 
@@ -138,7 +139,7 @@ def location_of_data(settings: ScanSettings) -> dict[str, str]:
     if (file := _own_weights(settings)) is not None:
         paths["weights"] = file
     for name in ("embeddings", "predictions"):
-        if (file := getattr(settings, name)) is not None:
+        if (file := getattr(settings, name)) is not None and not file.name.startswith(ARRAY):
             paths[name] = file
     if settings.pixels.cache_dir is not None:
         paths["cache"] = settings.pixels.cache_dir

@@ -32,7 +32,7 @@ from noisesieve.core.records import DECIDED_COLUMN, DecisionMark, Index, RowChan
 from noisesieve.core.settings import SourceSettings
 from noisesieve.decisions.resolve import audit_table
 from noisesieve.exports.tables import fill_csv
-from noisesieve.report import Report, read_report
+from noisesieve.report import Report, RunFolder, read_report
 from noisesieve.report.waivers import add_waivers, waiver_of
 from noisesieve.sources.rewrite_table import rewrite_table
 from noisesieve.sources.table import KINDS
@@ -228,7 +228,7 @@ def _publish(
         refuse_existing_folder(out, force=settings.force)
     with stage(out) as folder:
         root, notes = _write_dataset(whole, source, changes, settings, folder / out.name)
-        options = _scan_options(source, root)
+        options = [*_scan_options(source, root), *_vector_options(report)]
         if settings.tree is not None and found.kept_in is not None:
             options += ["--decisions", found.kept_in]
             with (folder / Path(found.kept_in).name).open("xb") as file:
@@ -293,6 +293,21 @@ def _scan_options(source: SourceSettings, root: Path | None) -> list[str]:
         if (value := getattr(source, name)) != getattr(plain, name):
             options += [f"--{name.replace('_', '-')}", str(value)]
     return options
+
+
+def _vector_options(report: Report) -> list[str]:
+    """Return the options that name the user's own vectors again."""
+    known = RunFolder(report.path.parent).read()
+    location = (known.location if known is not None else None) or {}
+    options = [
+        part for name in ("embeddings", "predictions") if name in location for part in (f"--{name}", location[name])
+    ]
+    return [*options, "--classes", ",".join(report.facts.classes)] if _needs_classes(location) else options
+
+
+def _needs_classes(location: dict[str, str]) -> bool:
+    """Return True if nothing in the file of predictions says which column is which class."""
+    return location.get("predictions", "").endswith(".npy")
 
 
 def _moves(index: Index, outcomes: dict[int, decisions.Outcome]) -> list[LabelMove]:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from noisesieve import __version__, pixels, sources
-from noisesieve.commands._own_vectors import OwnVectors, refuse_vectors
+from noisesieve.commands._own_vectors import OwnVectors, ids_of_table, refuse_vectors
 from noisesieve.commands._prepare import require_column, warn_of_unreadable
 from noisesieve.core.command_settings import CheckSettings
 from noisesieve.core.errors import InputError, OutputError, StateError
@@ -200,7 +200,8 @@ def _score_vectors(
 ) -> tuple[FileFacts, Ints, Floats]:
     """Score the user's own embeddings of the batch."""
     assert settings.embeddings is not None
-    own = OwnVectors("embeddings", read_embeddings(settings.embeddings, index), model.classes)
+    whole = ids_of_table(settings.source, index)
+    own = OwnVectors("embeddings", read_embeddings(settings.embeddings, index, whole), model.classes)
     width = model.network.in_features
     if own.values.shape[1] != width:
         raise InputError(

@@ -15,7 +15,7 @@ from torch.nn.functional import normalize
 
 from noisesieve import pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, settings_of_run
-from noisesieve.commands._own_vectors import kind_of_vectors
+from noisesieve.commands._own_vectors import ids_of_table, kind_of_vectors
 from noisesieve.core.command_settings import ExplainSettings
 from noisesieve.core.errors import InputError, NoisesieveError, StateError
 from noisesieve.core.files import Document, Json
@@ -157,7 +157,7 @@ def explain(run: Path, name: str, settings: ExplainSettings, *, session: Session
         return found
     try:
         return replace(found, neighbours=nearest_clean_images(report, index, row, session))
-    except InputError as error:  # the user's file of embeddings is gone
+    except (InputError, StateError) as error:  # the user's file of embeddings is gone, or another one
         session.warn(f"Similar rows are left out: {error}")
         return found
 
@@ -204,9 +204,11 @@ def nearest_clean_images(report: Report, index: Index, row: int, session: Sessio
 
 def _own_embeddings(report: Report, index: Index, rows: Ints) -> Tensor:
     """Return the user's own embeddings of these rows, of length 1."""
-    file = settings_of_run(report).embeddings
-    assert file is not None
-    vectors = read_embeddings(file, index)
+    settings = settings_of_run(report)
+    if settings.embeddings is None:
+        raise InputError("The run was scanned from an array of Python, which was not saved.")
+    file = settings.embeddings
+    vectors = read_embeddings(file, index, ids_of_table(settings.source, index))
     hashes = report.table["sha256"].to_pylist()
     for row in rows.tolist():
         if hashlib.sha256(vectors[row].tobytes()).hexdigest() != hashes[row]:

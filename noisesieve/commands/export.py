@@ -11,16 +11,17 @@ import pyarrow.compute as pc
 
 from noisesieve import __version__, pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_output_in_dataset
+from noisesieve.commands._own_vectors import kind_of_vectors
 from noisesieve.core.command_settings import ExportSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import atomic_output
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
-from noisesieve.core.settings import MIN_PROBABILITY, PixelSettings
+from noisesieve.core.settings import MIN_PROBABILITY
 from noisesieve.exports import EXPORTS, ExportFormat, ExportJob, select_rows
 from noisesieve.exports.job import ImageChanged
 from noisesieve.pixels.image import Unreadable
-from noisesieve.report import read_report
+from noisesieve.report import Report, read_report
 from noisesieve.sources.table import KINDS
 
 FILE_WORDS = {"corrupted": "suspects", "clean": "clean", "all": "all"}  # --only → word in the default file name
@@ -63,7 +64,7 @@ def export(run: Path, settings: ExportSettings, *, session: Session) -> Exported
         )
         if kind.images:
             index = index_of_run(report, settings.data, settings.root)
-            job = _with_images(job, kind, index, settings, pixel_settings_of_run(report), session)
+            job = _with_images(job, kind, index, settings, report, session)
         result = kind.write(job)
     notes = result.notes
     if settings.only == "corrupted" and settings.min_probability is None:
@@ -79,10 +80,11 @@ def _with_images(
     kind: ExportFormat,
     index: Index,
     settings: ExportSettings,
-    pixel_settings: PixelSettings,
+    report: Report,
     session: Session,
 ) -> ExportJob:
     """Return the job with what its format needs of the images: files, sizes or bytes."""
+    scanned = kind_of_vectors(report) is None  # else the hashes are not those of the images
     rows, hashes = job.table["row"].to_pylist(), job.table["sha256"].to_pylist()
     locations = [index.locate(row) for row in rows]
     embedded = locations[0].column is not None
@@ -100,14 +102,14 @@ def _with_images(
             blob = pixels.fetch(locations[i])
         except Unreadable as error:
             raise ImageChanged from error
-        if hashlib.sha256(blob).hexdigest() != hashes[i]:
+        if scanned and hashlib.sha256(blob).hexdigest() != hashes[i]:
             raise ImageChanged
         return blob
 
     sizes = None
     if kind.images == "sizes":
         chosen = np.array(rows, dtype=np.int64)
-        file_facts = pixels.inspect_files(index, pixel_settings, session, rows=chosen)
+        file_facts = pixels.inspect_files(index, pixel_settings_of_run(report), session, rows=chosen)
         sizes = list(zip(file_facts.width.tolist(), file_facts.height.tolist(), strict=True))
         if lost := int((~file_facts.readable).sum()):
             session.warn(f"{lost:,} images cannot be read any more: their size is given as 0 x 0.")

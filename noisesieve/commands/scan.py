@@ -87,8 +87,8 @@ def scan(
     Ranks other than 0 only help with the training and return None. `change` may replace labels of the index before
     training: `evaluate --plant` uses it.
     """
-    validate_settings(settings)
     validate_vectors(settings)
+    validate_settings(settings)
     if settings.has_vectors:
         settings = replace(settings, source=replace(settings.source, images=False))
     joined = TrainingSession.join(settings.device, session)
@@ -180,7 +180,7 @@ def _scan_vectors(
     if state == "finished":
         session.note("This run is finished already: same settings, same data.")
         return _brought_up_to_date(run, index, file_facts, settings, session)
-    decided = find_decisions(settings.decisions, index, file_facts, session)
+    decided = find_decisions(settings.decisions, index, file_facts, session, classes=own.classes)
     dataset = own.dataset(index, file_facts, settings, decided)
     if own.kind == "embeddings":
         session.note(introduce(dataset.recipe, settings.training, beside=None))

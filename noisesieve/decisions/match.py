@@ -17,13 +17,15 @@ from noisesieve.decisions.read import Decision, read_decisions
 PEOPLE = 3  # reviewers that are named
 
 
-def find_decisions(files: Sequence[Path], index: Index, file_facts: FileFacts, session: Session) -> Decided:
+def find_decisions(
+    files: Sequence[Path], index: Index, file_facts: FileFacts, session: Session, *, classes: Sequence[str] = ()
+) -> Decided:
     """Return what was decided about the rows of a dataset: in its own table by `apply`, and in files of decisions.
 
     A decision with a SHA-256 and a given label holds for every row with this content and this label, wherever the file
     is now. Other decisions hold for the row with their id or path. Those on other images are counted and passed over.
     """
-    rows, classes = _Rows(index, file_facts), set(index.labels)
+    rows, known = _Rows(index, file_facts), {*index.labels, *classes}
     found = dict(_in_table(index, file_facts, session))
     before, unknown, conflicts = len(found), 0, []
     for entry in (entry for file in files for entry in read_decisions(file).decisions):
@@ -31,11 +33,11 @@ def find_decisions(files: Sequence[Path], index: Index, file_facts: FileFacts, s
             continue  # our own export, not edited
         matched = rows.of(entry)
         unknown += not matched
-        if (label := _label(entry, classes)) is not None and label not in classes and matched:
+        if (label := _label(entry, known)) is not None and label not in known and matched:
             raise InputError(f"{entry.location}: {label!r} is not a class of the dataset.", "Use `apply` instead.")
         for row in matched:
             earlier = found.setdefault(row, entry)
-            if _label(earlier, classes) != label:
+            if _label(earlier, known) != label:
                 conflicts.append(f"{index.ids[row]!r}: {_whose(earlier)}, and {_whose(entry)}")
     if conflicts:
         raise InputError(f"{len(conflicts):,} rows were decided twice, differently:", "Keep one each.", items=conflicts)
@@ -50,7 +52,7 @@ def find_decisions(files: Sequence[Path], index: Index, file_facts: FileFacts, s
     return {
         row: DecidedRow(label, _word(entry, label, index.labels[row]), entry.by, entry.at, entry.applied)
         for row, entry in sorted(found.items())
-        for label in [_label(entry, classes)]
+        for label in [_label(entry, known)]
     }
 
 

@@ -121,7 +121,9 @@ def _rows(report: Report) -> list[ComparedRow]:
     columns = [report.table[name].to_pylist() for name in names]
     decided = report.table["decided"].is_valid().to_pylist()
     rows = [ComparedRow(*values) for values in zip(*columns, flags.tolist(), scored.tolist(), decided, strict=True)]
-    return [replace(row, id=None) if row.path is None and row.id == str(row.row) else row for row in rows]
+    # A row number says nothing where content does.
+    numbered = [row.path is None and row.id == str(row.row) and row.sha256 is not None for row in rows]
+    return [replace(row, id=None) if found else row for row, found in zip(rows, numbered, strict=True)]
 
 
 def _match(old: list[ComparedRow], new: list[ComparedRow]) -> dict[int, int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,17 +30,28 @@ class _File:
     names: list[str] | None  # of the columns
 
 
-def read_embeddings(file: Path, index: Index) -> Vectors:
-    """Return the embeddings (N, D) of the rows of an index."""
-    return np.ascontiguousarray(_aligned(_read(file), file, index), dtype=np.float32)
+def read_embeddings(file: Path, index: Index, whole: Sequence[str]) -> Vectors:
+    """Return the embeddings (N, D) of the rows of an index. `whole` are the ids of the whole table, in its order."""
+    found = _read(file)
+    own = {index.label_column, "label", "split", "__index_level_0__"}
+    own |= set() if index.carried is None else set(index.carried.column_names)
+    if taken := [name for name in found.names or [] if name in own]:
+        raise InputError(f"{file}: the column {taken[0]!r} is no part of an embedding.", "Leave it out.")
+    with np.errstate(over="ignore"):
+        found = replace(found, values=found.values.astype(np.float32).astype(np.float64))
+    return np.ascontiguousarray(_aligned(found, file, index, whole), dtype=np.float32)
 
 
-def read_predictions(file: Path, index: Index, classes: tuple[str, ...]) -> tuple[Floats, list[str]]:
+def read_predictions(
+    file: Path, index: Index, whole: Sequence[str], classes: tuple[str, ...]
+) -> tuple[Floats, list[str]]:
     """Return the class probabilities (N, K) of the rows of an index, and the classes in natural order.
 
     The order of the file's columns is that of its header or, if it has none, that of `classes`.
     """
     found = _read(file)
+    if classes and found.names and set(classes) == set(found.names) and list(classes) != found.names:
+        raise InputError(f"{file}: its header has the classes in another order.", "Leave --classes out.")
     names = list(classes) or found.names
     if names is None:
         raise InputError(f"{file}: nothing says which column is which class.", "Give them in order: --classes a,b,c")
@@ -49,7 +61,7 @@ def read_predictions(file: Path, index: Index, classes: tuple[str, ...]) -> tupl
         raise InputError(f"{file}: a class is named twice.", "Rename one of its columns.")
     if unknown := [label for label in dict.fromkeys(index.labels) if label not in set(names)]:
         raise InputError(f"{file}: no column for the class {unknown[0]!r}. It has: {', '.join(names[:20])}.")
-    probs = _aligned(found, file, index)
+    probs = _aligned(found, file, index, whole)
     sums = probs.sum(axis=1)
     wrong = np.flatnonzero((probs < 0).any(axis=1) | (np.abs(sums - 1) > SUMS_TO_ONE))
     if len(wrong):
@@ -124,9 +136,9 @@ def _matrix(array: npt.NDArray[np.generic], file: Path) -> npt.NDArray[np.float6
     return array.astype(np.float64)
 
 
-def _aligned(found: _File, file: Path, index: Index) -> npt.NDArray[np.float64]:
+def _aligned(found: _File, file: Path, index: Index, whole: Sequence[str]) -> npt.NDArray[np.float64]:
     """Return the vectors in the order of the index, all of them finite."""
-    values, total = found.values, len(index)
+    values, total = found.values, len(whole)
     if found.ids is not None:
         row_of: dict[str, int] = {}
         for row, name in enumerate(found.ids):
@@ -140,6 +152,9 @@ def _aligned(found: _File, file: Path, index: Index) -> npt.NDArray[np.float64]:
         raise InputError(
             f"{file}: {len(values):,} rows, and the table has {total:,}.", "Give one per row, or ids to match them by."
         )
+    elif total != len(index):  # --split or --limit
+        place = {name: row for row, name in enumerate(whole)}
+        values = values[[place[name] for name in index.ids]]
     if values.shape[1] == 0:
         raise InputError(f"{file}: its rows are empty.", "Give one row of numbers per row of the table.")
     if len(bad := np.flatnonzero(~np.isfinite(values).all(axis=1))):

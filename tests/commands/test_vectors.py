@@ -10,8 +10,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 import noisesieve as ns
+from noisesieve.core.errors import UsageError
 from tests.conftest import COLOURS, Run, paint
 
 ROWS, WIDTH = 120, 12
@@ -207,3 +209,70 @@ def test_arrays_are_taken_in_python_and_images_are_shown_where_the_table_has_the
 def test_options_that_exclude_each_other_are_refused(inside: Run, table: Path, options: tuple[str, ...]) -> None:
     named = [str(table.parent / word) if word.endswith(".npy") else word for word in options]
     assert inside("scan", table, *named).returncode == 2
+
+
+def test_rows_stay_aligned_with_a_limit_and_a_split(inside: Run, table: Path) -> None:
+    home = table.parent
+    frame = pd.read_csv(table).assign(split=["train", "val"] * (ROWS // 2))
+    frame.to_csv(home / "s.csv", index=False)
+    base = ("scan", home / "s.csv", "--predictions", home / "p.npy", "--classes", "ant,bee,cat", "--no-review")
+    for number, options in enumerate((("--limit", "60"), ("--split", "train"), ("--split", "val", "--limit", "30"))):
+        done = inside(*base, *options, "-o", home / f"r{number}")
+        assert done.returncode == 0, done.stderr
+        found = ns.read_report(home / f"r{number}").corrupted
+        assert all(row["label"] != row["true_label"] for row in found.to_pylist())
+    short = np.load(home / "p.npy")[:60]
+    np.save(home / "short.npy", short)
+    wrong = inside(*base[:3], home / "short.npy", *base[4:], "--limit", "60", "-o", home / "r9")
+    assert wrong.returncode == 3
+    assert "60 rows, and the table has 120" in wrong.stderr
+
+
+def test_a_column_of_the_table_is_never_an_embedding_and_options_of_images_are_refused(
+    inside: Run, table: Path
+) -> None:
+    home = table.parent
+    columns = {"key": np.arange(ROWS), "label": np.arange(ROWS) % 3}
+    columns |= {f"f{i}": column for i, column in enumerate(np.load(home / "e.npy").T)}
+    pq.write_table(pa.table(columns), home / "leak.parquet")
+    done = inside("scan", table, "--embeddings", home / "leak.parquet", "-o", home / "run")
+    assert done.returncode == 3
+    assert "is no part of an embedding" in done.stderr
+    for options in (("--weights", "imagenet"), ("--retrain",)):
+        assert inside("scan", table, "--embeddings", home / "e.npy", *options, "-o", home / "run").returncode == 2
+    header = pa.table({name: column for name, column in zip(NAMES, np.load(home / "p.npy").T, strict=True)})
+    pq.write_table(header, home / "h.parquet")
+    words = ("scan", table, "--predictions", home / "h.parquet", "-o", home / "run")
+    assert inside(*words, "--classes", "cat,bee,ant").returncode == 3
+
+
+def test_python_takes_lists_tables_and_tensors(table: Path, tmp_path: Path) -> None:
+    probs = np.load(tmp_path / "p.npy")
+    frame = pd.DataFrame(probs[:, ::-1], columns=NAMES[::-1])
+    for number, (given, classes) in enumerate(
+        ((probs.tolist(), NAMES), (frame, None), (torch.tensor(probs), list(NAMES)))
+    ):
+        options = {} if classes is None else {"classes": classes}
+        report = ns.scan(table, predictions=given, output=tmp_path / f"r{number}", review=False, **options)
+        assert set(report.corrupted["row"].to_pylist()) == WRONG
+    with pytest.raises(UsageError, match="not an array of numbers"):
+        ns.scan(table, predictions={"a": 1}, output=tmp_path / "x")
+
+
+def test_images_are_exported_and_rows_compared_without_hashes_of_files(inside: Run, table: Path) -> None:
+    home = table.parent
+    names = [paint(home / f"{i}.png", list(COLOURS.values())[i % 3], seed=i).name for i in range(ROWS)]
+    pd.read_csv(table).assign(path=names).to_csv(home / "shown.csv", index=False)
+    for run in ("a", "b"):
+        words = ("scan", home / "shown.csv", "--predictions", home / "p.npy", "--classes", "ant,bee,cat", "--no-review")
+        assert inside(*words, "-o", home / run).returncode == 0
+    assert inside("export", home / "a", "--to", "folder", "-o", home / "out").returncode == 0
+    assert len(list((home / "out").rglob("*.png"))) == len(WRONG)
+    plain = ("scan", table, "--predictions", home / "p.npy", "--classes", "ant,bee,cat", "--no-review")
+    for run in ("c", "d"):
+        assert inside(*plain, "-o", home / run).returncode == 0
+    counts = json.loads(inside("diff", home / "c", home / "d", "--json").stdout)["counts"]
+    assert (counts["persistent"], counts["gone"]) == (len(WRONG), 0)
+    (home / "d.csv").write_text("id,label\n0,ant\n")
+    done = inside("apply", home / "c", home / "d.csv", "-o", home / "new.csv", "--json")
+    assert "--predictions" in json.loads(done.stdout)["scan"]

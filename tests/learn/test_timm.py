@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -220,3 +221,28 @@ def test_a_scan_with_a_network_of_timm_is_checked_and_explained(inside: Run, col
     }
     plan_only = inside("scan", colours, *words, "--dry-run", "--json")
     assert plan_only.returncode == 0, plan_only.stderr
+
+
+@pytest.mark.parametrize("name", ["test_vit", HOOKED])
+def test_a_copy_of_a_network_gives_the_same_features_and_can_be_trained(name: str) -> None:
+    depths = tuple(depth.name for depth in depths_of(f"timm/{name}"))
+    network = build(f"timm/{name}", classes=3, image_size=64, seed=0, depths=depths).eval()
+    twin = copy.deepcopy(network)
+    with torch.no_grad():
+        for value in twin.parameters():
+            value.mul_(2)
+    images = torch.randn(2, 3, 64, 64)
+    before = network(images)
+    twin(images)
+    assert torch.equal(network(images), before)  # the copy's hook is its own
+    network.train()(images).sum().backward()
+    assert network.fc.weight.grad is not None
+
+
+@pytest.mark.slow
+def test_a_network_of_timm_is_trained_whole_where_that_is_wanted(inside: Run, colours: Path, tmp_path: Path) -> None:
+    words = ("--backbone", "timm/test_vit", "--weights", saved("test_vit", tmp_path), "--image-size", "32")
+    options = ("--no-freeze", "--epochs", "3", "--warmup-epochs", "1", "--no-review")
+    done = inside("scan", colours, *words, *options, "-o", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run/model.safetensors").exists()

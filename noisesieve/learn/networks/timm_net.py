@@ -140,6 +140,15 @@ def _works(name: str, size: int) -> bool:
     return True
 
 
+class _Seen(threading.local):
+    """What a hook has seen: several threads extract features at once. A copy of a network starts with nothing."""
+
+    maps: Tensor
+
+    def __deepcopy__(self, memo: dict[int, object]) -> _Seen:
+        return _Seen()
+
+
 class TimmNet(Network):
     """A network of timm."""
 
@@ -156,7 +165,7 @@ class TimmNet(Network):
                 f"{name} cannot be built for {image_size} px: {error}.", f"Choose --image-size {self._facts.size}."
             ) from error
         self.set_head(depths, classes)
-        self._seen = threading.local()  # several threads extract features at once
+        self._seen = _Seen()
         if self._facts.hook is not None and any(depth.name == MIDDLE for depth in depths):
             self.body.get_submodule(self._facts.hook).register_forward_hook(self._see)
 
