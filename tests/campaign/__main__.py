@@ -149,12 +149,12 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.campaign", description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     for name, count in {
-        "scan-kills": 6,
-        "rescan-kills": 4,
+        "scan-kills": 4,
+        "rescan-kills": 3,
         "frozen-kills": 2,
         "retrain-kills": 2,
         "other-kills": 2,
-        "faults": 18,
+        "faults": 9,
         "flips": 120,
         "images": 300,
     }.items():

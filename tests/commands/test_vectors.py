@@ -228,9 +228,7 @@ def test_rows_stay_aligned_with_a_limit_and_a_split(inside: Run, table: Path) ->
     assert "60 rows, and the table has 120" in wrong.stderr
 
 
-def test_a_column_of_the_table_is_never_an_embedding_and_options_of_images_are_refused(
-    inside: Run, table: Path
-) -> None:
+def test_a_column_of_the_table_is_no_embedding_and_options_of_images_are_refused(inside: Run, table: Path) -> None:
     home = table.parent
     columns = {"key": np.arange(ROWS), "label": np.arange(ROWS) % 3}
     columns |= {f"f{i}": column for i, column in enumerate(np.load(home / "e.npy").T)}
@@ -240,7 +238,7 @@ def test_a_column_of_the_table_is_never_an_embedding_and_options_of_images_are_r
     assert "is no part of an embedding" in done.stderr
     for options in (("--weights", "imagenet"), ("--retrain",)):
         assert inside("scan", table, "--embeddings", home / "e.npy", *options, "-o", home / "run").returncode == 2
-    header = pa.table({name: column for name, column in zip(NAMES, np.load(home / "p.npy").T, strict=True)})
+    header = pa.table(dict(zip(NAMES, np.load(home / "p.npy").T, strict=True)))
     pq.write_table(header, home / "h.parquet")
     words = ("scan", table, "--predictions", home / "h.parquet", "-o", home / "run")
     assert inside(*words, "--classes", "cat,bee,ant").returncode == 3
