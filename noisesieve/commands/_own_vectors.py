@@ -77,7 +77,7 @@ class OwnVectors:
             "device": device,
             "recipe": recipe_to_document(self._recipe(settings)),
             "fingerprint": fingerprint(index, file_facts),
-            "vectors": {"kind": self.kind, "sha256": content},
+            "vectors": {"kind": self.kind, "sha256": content, "classes": list(settings.classes)},  # as the columns are
             **({"decisions": digest_of_decisions(settings)} if settings.decisions else {}),
         }
 

@@ -302,12 +302,8 @@ def _vector_options(report: Report) -> list[str]:
     options = [
         part for name in ("embeddings", "predictions") if name in location for part in (f"--{name}", location[name])
     ]
-    return [*options, "--classes", ",".join(report.facts.classes)] if _needs_classes(location) else options
-
-
-def _needs_classes(location: dict[str, str]) -> bool:
-    """Return True if nothing in the file of predictions says which column is which class."""
-    return location.get("predictions", "").endswith(".npy")
+    columns = report.facts.settings.get("vectors", {}).get("classes")
+    return [*options, "--classes", ",".join(columns)] if options and columns else options
 
 
 def _moves(index: Index, outcomes: dict[int, decisions.Outcome]) -> list[LabelMove]:

@@ -273,4 +273,4 @@ def test_images_are_exported_and_rows_compared_without_hashes_of_files(inside: R
     assert (counts["persistent"], counts["gone"]) == (len(WRONG), 0)
     (home / "d.csv").write_text("id,label\n0,ant\n")
     done = inside("apply", home / "c", home / "d.csv", "-o", home / "new.csv", "--json")
-    assert "--predictions" in json.loads(done.stdout)["scan"]
+    assert json.loads(done.stdout)["scan"] == ["--predictions", str(home / "p.npy"), "--classes", "ant,bee,cat"]
