@@ -17,7 +17,7 @@ from noisesieve import pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, settings_of_run
 from noisesieve.commands._own_vectors import ids_of_table, kind_of_vectors
 from noisesieve.core.command_settings import ExplainSettings
-from noisesieve.core.errors import InputError, NoisesieveError, StateError
+from noisesieve.core.errors import InputError, NoisesieveError
 from noisesieve.core.files import Document, Json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe
@@ -157,7 +157,7 @@ def explain(run: Path, name: str, settings: ExplainSettings, *, session: Session
         return found
     try:
         return replace(found, neighbours=nearest_clean_images(report, index, row, session))
-    except (InputError, StateError) as error:  # the user's file of embeddings is gone, or another one
+    except InputError as error:  # the user's file of embeddings is gone, or another one
         session.warn(f"Similar rows are left out: {error}")
         return found
 
@@ -212,7 +212,7 @@ def _own_embeddings(report: Report, index: Index, rows: Ints) -> Tensor:
     hashes = report.table["sha256"].to_pylist()
     for row in rows.tolist():
         if hashlib.sha256(vectors[row].tobytes()).hexdigest() != hashes[row]:
-            raise StateError(f"{file}: the embedding of {index.ids[row]!r} changed since the run.", "Scan again.")
+            raise InputError(f"{file}: the embedding of {index.ids[row]!r} changed since the run.", "Scan again.")
     return normalize(torch.from_numpy(vectors[rows]), dim=1)
 
 

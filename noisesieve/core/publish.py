@@ -83,7 +83,8 @@ def sidecar_path(out: Path, ending: str) -> Path:
 
 def sidecar_names(out: Path) -> list[str]:
     """Return the names of all files that `apply` may write beside its output."""
-    return [sidecar_path(out, ending).name for ending in ("audit.csv", "summary.json", "decisions.csv")]
+    endings = ("audit.csv", "summary.json", "decisions.csv")
+    return [sidecar_path(out, ending).name for ending in endings] if out.name else []
 
 
 def _carry_out(main: Path, known: Collection[str]) -> None:
