@@ -24,8 +24,8 @@ from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.plan import plan_heads
 from noisesieve.report import Report, class_codes, fingerprint
+from noisesieve.report.differences import Identity
 from noisesieve.report.model_card import TrainedWeights
-from noisesieve.report.run import Identity
 from noisesieve.sieve.decide import choose_floor
 from noisesieve.sources.vectors import read_embeddings, read_predictions
 

@@ -33,7 +33,7 @@ from noisesieve.learn.networks.pretrained import (
 from noisesieve.learn.networks.timm_net import is_timm, require_known
 from noisesieve.learn.plan import backbone_of, choose_weights, fit_beta, image_size, plan, plan_beside
 from noisesieve.report import class_codes, fingerprint
-from noisesieve.report.run import Identity
+from noisesieve.report.differences import Identity
 from noisesieve.report.schema import COLUMNS
 from noisesieve.retrain.data import LabelledTestSet
 

@@ -19,8 +19,9 @@ from noisesieve.core.progress import Session
 from noisesieve.core.recipes import Recipe, RetrainRecipe
 from noisesieve.core.records import FileFacts, Index, Ints
 from noisesieve.report import Report, RunFolder, fingerprint
+from noisesieve.report.differences import Identity
 from noisesieve.report.model_card import SavedModel
-from noisesieve.report.run import Identity, RunRecord
+from noisesieve.report.run import RunRecord
 from noisesieve.retrain.data import LabelledTestSet
 from noisesieve.retrain.plan import plan_retraining
 

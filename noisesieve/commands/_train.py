@@ -24,8 +24,8 @@ from noisesieve.learn.plan import describe_loss
 from noisesieve.learn.training_data import TrainingData, TrainingTask
 from noisesieve.learn.warmup import held_out_rows
 from noisesieve.report import RunFolder
+from noisesieve.report.differences import Identity
 from noisesieve.report.model_card import TrainedWeights
-from noisesieve.report.run import Identity
 
 
 def train(

@@ -7,7 +7,6 @@ sources     dataset + outcomes → the corrected dataset, with an audit log
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -16,6 +15,13 @@ import numpy as np
 import pyarrow.compute as pc
 
 from noisesieve import decisions, pixels, sources
+from noisesieve.commands._corrected_dataset import (
+    DECISION_COLUMNS,
+    kept_decisions,
+    scan_options,
+    vector_options,
+    write_dataset,
+)
 from noisesieve.commands._open_run import (
     align_to_report,
     pixel_settings_of_run,
@@ -28,18 +34,14 @@ from noisesieve.core.errors import InputError, OutputError, StateError, UsageErr
 from noisesieve.core.files import Document, refuse_existing_folder, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.publish import finish_publishing, publish, sidecar_names, sidecar_path, stage
-from noisesieve.core.records import DECIDED_COLUMN, DecisionMark, Index, RowChange, decision_key
+from noisesieve.core.records import DecisionMark, Index, RowChange, decision_key
 from noisesieve.core.settings import SourceSettings
 from noisesieve.decisions.resolve import audit_table
 from noisesieve.exports.tables import fill_csv
-from noisesieve.report import Report, RunFolder, read_report
+from noisesieve.report import Report, read_report
 from noisesieve.report.waivers import add_waivers, waiver_of
-from noisesieve.sources.rewrite_table import rewrite_table
 from noisesieve.sources.table import KINDS
-from noisesieve.sources.write_folder import write_folder
-from noisesieve.sources.write_table import fill_table, table_kind
-
-DECISION_COLUMNS = ["id", "sha256", "given", "decision", "label", "reviewer", "decided_at", "applied"]
+from noisesieve.sources.write_table import table_kind
 
 
 @dataclass(frozen=True)
@@ -227,12 +229,12 @@ def _publish(
     if settings.tree is not None:
         refuse_existing_folder(out, force=settings.force)
     with stage(out) as folder:
-        root, notes = _write_dataset(whole, source, changes, settings, folder / out.name)
-        options = [*_scan_options(source, root), *_vector_options(report)]
+        root, notes = write_dataset(whole, source, changes, settings, folder / out.name)
+        options = [*scan_options(source, root), *vector_options(report)]
         if settings.tree is not None and found.kept_in is not None:
             options += ["--decisions", found.kept_in]
             with (folder / Path(found.kept_in).name).open("xb") as file:
-                fill_csv(file, DECISION_COLUMNS, list(_kept_decisions(whole, report, changes)))
+                fill_csv(file, DECISION_COLUMNS, list(kept_decisions(whole, report, changes)))
         found = replace(found, root=None if root is None else str(root), notes=notes, scan=options)
         log = audit_table(report, outcomes)
         with (folder / Path(found.audit).name).open("xb") as file:
@@ -240,70 +242,6 @@ def _publish(
         write_json(folder / Path(found.summary).name, found.to_document())
         publish(folder, out, remove=sidecar_names(out))  # those that are not written anew
     return found
-
-
-def _kept_decisions(whole: Index, report: Report, changes: dict[int, RowChange]) -> Iterator[dict[str, str]]:
-    """Yield the decisions that a folder cannot carry, as a file of decisions about the new labels."""
-    hashes = dict(zip(report.table["id"].to_pylist(), report.table["sha256"].to_pylist(), strict=True))
-    for row, change in sorted(changes.items()):
-        if change.label is not None and change.mark is not None:
-            name, mark = whole.ids[row], change.mark
-            cells = (name, hashes[name], change.label, mark.decision, change.label, mark.by, mark.at, "yes")
-            yield dict(zip(DECISION_COLUMNS, cells, strict=True))
-
-
-def _write_dataset(
-    whole: Index, source: SourceSettings, changes: dict[int, RowChange], settings: ApplySettings, target: Path
-) -> tuple[Path | None, list[str]]:
-    """Write the dataset with these changes. Returns the --root that it must be read with, or None, and notes."""
-    out = settings.output
-    if whole.kind != "folder":
-        with target.open("xb") as file:
-            rewrite_table(whole, source, changes, file)
-        embedded = whole.locate(0).column is not None
-        same = out.resolve().parent == whole.root.resolve()
-        return (None if embedded or same else whole.root), []
-    left_out = {row for row, change in changes.items() if change.label is None}
-    kept = np.array([row for row in range(len(whole)) if row not in left_out], dtype=np.int64)
-    found = [changes.get(row) for row in kept.tolist()]
-    labels = [
-        whole.labels[row] if change is None else str(change.label)
-        for row, change in zip(kept.tolist(), found, strict=True)
-    ]
-    if settings.tree is None:
-        with target.open("xb") as file:
-            return fill_table(whole.take(kept), source, out, file, labels=labels, marks=_marks(found)), []
-    target.mkdir()
-    return None, write_folder(whole.take(kept), labels, target, link=settings.tree == "link")
-
-
-def _marks(changes: list[RowChange | None]) -> dict[str, list[str]]:
-    """Return the column of a new table that marks decided rows; none if there are no marks."""
-    cells = ["" if change is None or change.mark is None else change.mark.to_text() for change in changes]
-    return {DECIDED_COLUMN: cells} if any(cells) else {}
-
-
-def _scan_options(source: SourceSettings, root: Path | None) -> list[str]:
-    """Return the options that `scan` needs to read the new table as it read the old one."""
-    options = [] if root is None else ["--root", str(root)]
-    if source.path.is_dir():
-        return options
-    plain = SourceSettings(source.path)
-    for name in ("path_column", "label_column", "image_column", "id_column", "trusted_column"):
-        if (value := getattr(source, name)) != getattr(plain, name):
-            options += [f"--{name.replace('_', '-')}", str(value)]
-    return options
-
-
-def _vector_options(report: Report) -> list[str]:
-    """Return the options that name the user's own vectors again."""
-    known = RunFolder(report.path.parent).read()
-    location = (known.location if known is not None else None) or {}
-    options = [
-        part for name in ("embeddings", "predictions") if name in location for part in (f"--{name}", location[name])
-    ]
-    columns = report.facts.settings.get("vectors", {}).get("classes")
-    return [*options, "--classes", ",".join(columns)] if options and columns else options
 
 
 def _moves(index: Index, outcomes: dict[int, decisions.Outcome]) -> list[LabelMove]:

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from noisesieve import __version__, pixels, sources
 from noisesieve.commands._open_run import rewrite_run
@@ -33,16 +32,16 @@ from noisesieve.commands._prepare import (
     require_column,
     validate_settings,
 )
+from noisesieve.commands._record import record
 from noisesieve.commands._train import train, train_network
 from noisesieve.commands.review import write_review
 from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import OutputError
-from noisesieve.core.files import locked, write_json
+from noisesieve.core.files import locked
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import recipe_to_document
-from noisesieve.core.records import FileFacts, Index, Recalibration, Scores, Verdicts
+from noisesieve.core.records import FileFacts, Index, Scores
 from noisesieve.core.settings import ScanSettings
-from noisesieve.core.summary import TrainingSummary
 from noisesieve.decisions.match import find_decisions
 from noisesieve.learn.cost import estimate
 from noisesieve.learn.distributed import TrainingSession
@@ -51,29 +50,16 @@ from noisesieve.learn.plan import describe, introduce
 from noisesieve.learn.training_data import TrainingTask
 from noisesieve.report import (
     Report,
-    ReportFacts,
-    ReportInputs,
     RunFolder,
-    build_table,
     output_folder,
-    probabilities_table,
     read_report,
-    summarize,
-    write_division,
-    write_history,
-    write_margin_history,
-    write_table,
 )
-from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
-from noisesieve.report.run import Identity, RunRecord, next_folder
+from noisesieve.report.differences import Identity
+from noisesieve.report.model_card import TrainedWeights
+from noisesieve.report.run import RunRecord, next_folder
 from noisesieve.report.waivers import find_waived, with_waivers
-from noisesieve.sieve.calibrate import summarize_model
-from noisesieve.sieve.decide import decide
-from noisesieve.sieve.recalibrate import apply_shift, recalibrate
 
 __all__ = ["Report", "scan"]
-
-MOST_PROBABILITIES = 10**8  # N * K up to which probabilities.parquet is written by default
 
 
 def scan(
@@ -123,11 +109,6 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
             identity = identity_of_run(settings, index, file_facts, session.device.type)
             state = run.find_state(identity, index, file_facts, force=settings.force)
             if state == "finished":
-                session.note("This run is finished already: same settings, same data.")
-                if (version := run.version()) != __version__:
-                    session.note(f"It was made by noisesieve {version}; this is {__version__}.")
-                if run.unfinished() is not None:
-                    session.note("Another scan into this folder was stopped: its own command goes on with it.")
                 return _brought_up_to_date(run, index, file_facts, settings, session)
             scratch = run.checkpoints / "pixels"
             decided = find_decisions(settings.decisions, index, file_facts, session)
@@ -139,22 +120,9 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
             session.note(f"{settings.training.preset}: {describe(dataset.recipe, session.processes)}")
             if is_timm(dataset.recipe.backbone):
                 session.note(_cost(dataset, session))
-            record = RunRecord(
-                identity,
-                version=__version__,
-                recipe=recipe_to_document(dataset.recipe),
-                location=location_of_data(settings),
-            )
-            run.begin(record, index, file_facts, fresh=state == "fresh")
+            begun = _begin(run, identity, dataset, settings, fresh=state == "fresh")
             shared = not dataset.recipe.frozen
-            dataset, weights, scores = train(dataset, settings, run, identity, session)
-            with run.stage() as staged:
-                report = _record(dataset, weights, scores, identity, staged, settings, session)
-                run.complete(record, staged)
-            report = replace(report, path=folder / report.path.name)
-            if settings.review:
-                _show(report, index, settings.min_probability, session)
-            return report
+            return _finish(begun, *train(dataset, settings, run, identity, session), settings, session)
     finally:
         if not shared:
             session.processes.broadcast("")  # no training: the other ranks end
@@ -178,136 +146,58 @@ def _scan_vectors(
     identity = own.identity(settings, index, file_facts, session.device.type)
     state = run.find_state(identity, index, file_facts, force=settings.force)
     if state == "finished":
-        session.note("This run is finished already: same settings, same data.")
         return _brought_up_to_date(run, index, file_facts, settings, session)
     decided = find_decisions(settings.decisions, index, file_facts, session, classes=own.classes)
     dataset = own.dataset(index, file_facts, settings, decided)
     if own.kind == "embeddings":
         session.note(introduce(dataset.recipe, settings.training, beside=None))
         session.note(f"{settings.training.preset}: {describe(dataset.recipe, session.processes)}")
-    record = RunRecord(
+    begun = _begin(run, identity, dataset, settings, fresh=state == "fresh")
+    return _finish(begun, *own.train(dataset, session), settings, session)
+
+
+def _begin(
+    run: RunFolder, identity: Identity, dataset: Dataset, settings: ScanSettings, *, fresh: bool
+) -> tuple[RunFolder, RunRecord]:
+    """Write the record of the unfinished run: from now on the same command resumes it."""
+    begun = RunRecord(
         identity,
         version=__version__,
         recipe=recipe_to_document(dataset.recipe),
         location=location_of_data(settings),
     )
-    run.begin(record, index, file_facts, fresh=state == "fresh")
-    dataset, weights, scores = own.train(dataset, session)
-    with run.stage() as staged:
-        report = _record(dataset, weights, scores, identity, staged, settings, session)
-        run.complete(record, staged)
-    report = replace(report, path=run.folder / report.path.name)
-    if settings.review:
-        _show(report, index, settings.min_probability, session)
-    return report
+    run.begin(begun, dataset.index, dataset.decoded.file_facts, fresh=fresh)
+    return run, begun
 
 
-# DECIDE and RECORD
-
-
-def _record(
+def _finish(
+    begun: tuple[RunFolder, RunRecord],
     dataset: Dataset,
     weights: TrainedWeights | None,
     scores: Scores,
-    identity: Identity,
-    folder: Path,
     settings: ScanSettings,
     session: Session,
 ) -> Report:
-    """Decide on every row and write the files of the run to a folder."""
-    recipe, classes = dataset.recipe, dataset.classes
-    verdicts = decide(scores, dataset.given_codes, eps=recipe.sieve_eps, trusted=dataset.settled)
-    verdicts, recalibration = _corrected(verdicts, dataset)
-    index, file_facts = dataset.index, dataset.decoded.file_facts
-    waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
-    session.warn_all(broken)
-    inputs = ReportInputs(
-        index,
-        file_facts,
-        dataset.decoded.rows,
-        classes,
-        dataset.given_codes,
-        scores,
-        verdicts,
-        waived=waived,
-        decided=dataset.decided,
-    )
-    table = build_table(inputs)
-    facts = ReportFacts(
-        version=__version__,
-        classes=classes,
-        prior=scores.prior.tolist(),
-        beta=scores.beta,
-        sieve_eps=recipe.sieve_eps,
-        settings={**identity, "recipe": recipe_to_document(recipe)},
-        threads=torch.get_num_threads(),
-        fingerprint=identity["fingerprint"],
-        label_column=index.label_column,
-    )
-    write_table(table, folder / "report.parquet", facts.to_document())
-    if settings.probabilities == "all" or (
-        settings.probabilities == "auto" and scores.probs.size <= MOST_PROBABILITIES
-    ):
-        write_table(probabilities_table(inputs), folder / "probabilities.parquet", {"classes": classes})
-    if scores.history:
-        write_history(scores.history, folder / "history.parquet")
-    write_margin_history(inputs, folder / "margin_history.parquet")
-    assert scores.facts is not None
-    training = TrainingSummary(scores.facts, "cpu" if weights is None else weights.device, recipe)
-    summary = summarize(
-        table,
-        classes=classes,
-        undecided=verdicts.undecided,
-        training=training,
-        group_by=settings.group_by,
-        recalibration=recalibration,
-    )
-    write_json(folder / "summary.json", summary.to_document())
-    write_division(inputs, folder / "division.parquet")
-    if weights is not None:
-        _save_model(folder, dataset, weights, scores, verdicts)
-    for row in summary.classes:
-        if row.of and row.rows == row.of:
-            session.warn(f"Class '{row.label}': every row is flagged. Look at some of its images first.")
-    return Report(table, facts, folder / "report.parquet", summary)
-
-
-def _save_model(folder: Path, dataset: Dataset, weights: TrainedWeights, scores: Scores, verdicts: Verdicts) -> None:
-    """Write the weights with their card, for `check` and `retrain`."""
-    recipe = dataset.recipe
-    assert scores.saved_model_scores is not None
-    card = ModelCard(
-        network=recipe,
-        frozen=recipe.frozen,
-        classes=dataset.classes,
-        prior=scores.prior.tolist(),
-        beta=scores.beta,
-        sieve_eps=recipe.sieve_eps,
-        summary=summarize_model(scores.saved_model_scores, verdicts.corrupted, verdicts.corruption_probability),
-    )
-    save_model(folder, weights, card)
-
-
-def _corrected(verdicts: Verdicts, dataset: Dataset) -> tuple[Verdicts, Recalibration | None]:
-    """Return the verdicts with probabilities that the decisions corrected. A decided row is known: 0 or 1."""
-    if not dataset.decided:
-        return verdicts, None
-    rows = dataset.decoded.rows
-    labelled = {row: decided for row, decided in dataset.decided.items() if decided.label is not None}
-    known = np.isin(rows, list(labelled))
-    # A label that `apply` has corrected since is right by now: it says nothing about this model's probabilities.
-    telling = np.isin(rows, [row for row, decided in labelled.items() if not decided.applied])
-    wrong = dataset.codes != dataset.given_codes
-    before = verdicts.corruption_probability
-    found = recalibrate(before[telling], wrong[telling]) if telling.any() else None
-    shifted = before if found is None else apply_shift(before, found)
-    return replace(verdicts, corruption_probability=np.where(known, wrong.astype(np.float64), shifted)), found
+    """Decide, write all files of the run as one set, and show them."""
+    run, unfinished = begun
+    with run.stage() as staged:
+        report = record(dataset, weights, scores, unfinished.identity, staged, settings, session)
+        run.complete(unfinished, staged)
+    report = replace(report, path=run.folder / report.path.name)
+    if settings.review:
+        _show(report, dataset.index, settings.min_probability, session)
+    return report
 
 
 def _brought_up_to_date(
     run: RunFolder, index: Index, file_facts: FileFacts, settings: ScanSettings, session: Session
 ) -> Report:
     """Return a finished run's report with the current waivers and groups. No score changes: nothing is trained."""
+    session.note("This run is finished already: same settings, same data.")
+    if (version := run.version()) != __version__:
+        session.note(f"It was made by noisesieve {version}; this is {__version__}.")
+    if run.unfinished() is not None:
+        session.note("Another scan into this folder was stopped: its own command goes on with it.")
     report = read_report(run.folder)
     waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
     session.warn_all(broken)

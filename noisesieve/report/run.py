@@ -9,17 +9,17 @@ import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import OutputError, StateError
-from noisesieve.core.files import Document, Json, atomic_write, digest, sha256_of, sweep_temporaries, write_json
+from noisesieve.core.files import Document, atomic_write, digest, sha256_of, sweep_temporaries, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.publish import finish_publishing, publish, stage
 from noisesieve.core.records import FileFacts, Index
 from noisesieve.core.summary import SCHEMA_VERSION
+from noisesieve.report.differences import Identity, differences
 
 FILES = (
     "report.parquet",
@@ -35,9 +35,6 @@ FILES = (
 MAIN = "report.parquet"  # the first of the files that are published together
 STALE = ("review.html", "curves.svg")  # files without a hash that belong to the run before
 PUBLISHED = frozenset((*FILES, *STALE, "run.json", "checkpoint"))  # names of a set that is published
-SHOWN = 5  # differences that are named
-
-Identity = Json  # what a run is recognised by: settings, data, recipe, device; differences are named key by key
 
 
 def fingerprint(index: Index, file_facts: FileFacts) -> str:
@@ -152,8 +149,9 @@ class RunFolder:
         if known is None:
             self._refuse_other_files()
             return "fresh"
+        found = differences(self.folder, known.identity, identity, index, file_facts)
         raise StateError(
-            f"{self.folder}: contains a run with {self._differences(known.identity, identity, index, file_facts)}.",
+            f"{self.folder}: contains a run with {found}.",
             "Choose another folder with -o, or replace that run with --force.",
         )
 
@@ -246,36 +244,6 @@ class RunFolder:
         with atomic_write(self.checkpoints / "rows.parquet") as file:
             pq.write_table(table, file, compression="zstd")
 
-    def _differences(self, known: Identity, identity: Identity, index: Index, file_facts: FileFacts) -> str:
-        before, now = dict(_flat(known)), dict(_flat(identity))
-        settings = [
-            f"{name.rpartition('.')[2]} {_shown(before.get(name))} (now {_shown(now.get(name))})"
-            for name in sorted(before.keys() | now.keys())
-            if before.get(name) != now.get(name) and name != "fingerprint"
-        ]
-        found = ["other settings: " + ", ".join(settings[:SHOWN])] if settings else []
-        if before.get("fingerprint") != now.get("fingerprint"):
-            found.append("other data: " + self._data_differences(index, file_facts))
-        return "; ".join(found)
-
-    def _data_differences(self, index: Index, file_facts: FileFacts) -> str:
-        old = None
-        for file in (self.folder / "report.parquet", self.checkpoints / "rows.parquet"):
-            with contextlib.suppress(OSError, pa.ArrowException):  # missing or damaged: then without details
-                old = old or pq.read_table(file, columns=["id", "label", "sha256"]).to_pydict()
-        if old is None:
-            return "the dataset changed"
-        before = dict(zip(old["id"], zip(old["label"], old["sha256"], strict=True), strict=True))
-        now = dict(zip(index.ids, zip(index.labels, file_facts.sha256, strict=True), strict=True))
-        changes = [f"{name} is new" for name in now if name not in before]
-        changes += [f"{name} is missing" for name in before if name not in now]
-        for name, (label, sha256) in now.items():
-            if name in before and before[name] != (label, sha256):
-                what = f"label {before[name][0]!r} → {label!r}" if before[name][0] != label else "content changed"
-                changes.append(f"{name}: {what}")
-        more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
-        return ", ".join(changes[:SHOWN]) + more if changes else "the order of the rows changed"
-
 
 def verify_written(file: Path) -> None:
     """Refuse a file of a run folder that is not the one the run wrote, by its hash in run.json.
@@ -310,16 +278,3 @@ def _read_record(file: Path) -> RunRecord | None:
         return RunRecord.from_document(document)
     except (ValueError, KeyError, OSError, RecursionError) as error:
         raise StateError(f"{file}: damaged ({error}).", "Scan again with --force.") from error
-
-
-def _shown(value: object) -> str:
-    """Return a setting as text."""
-    return "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _flat(document: Identity, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in document.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value

@@ -1,0 +1,139 @@
+"""The DECIDE and RECORD stages of `scan`: a verdict for every row, and the files of the run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from noisesieve import __version__
+from noisesieve.commands._prepare import (
+    Dataset,
+)
+from noisesieve.core.files import write_json
+from noisesieve.core.progress import Session
+from noisesieve.core.recipes import recipe_to_document
+from noisesieve.core.records import Recalibration, Scores, Verdicts
+from noisesieve.core.settings import ScanSettings
+from noisesieve.core.summary import TrainingSummary
+from noisesieve.report import (
+    Report,
+    ReportFacts,
+    ReportInputs,
+    build_table,
+    probabilities_table,
+    summarize,
+    write_division,
+    write_history,
+    write_margin_history,
+    write_table,
+)
+from noisesieve.report.differences import Identity
+from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
+from noisesieve.report.waivers import find_waived
+from noisesieve.sieve.calibrate import summarize_model
+from noisesieve.sieve.decide import decide
+from noisesieve.sieve.recalibrate import apply_shift, recalibrate
+
+MOST_PROBABILITIES = 10**8  # N * K up to which probabilities.parquet is written by default
+
+
+def record(
+    dataset: Dataset,
+    weights: TrainedWeights | None,
+    scores: Scores,
+    identity: Identity,
+    folder: Path,
+    settings: ScanSettings,
+    session: Session,
+) -> Report:
+    """Decide on every row and write the files of the run to a folder."""
+    recipe, classes = dataset.recipe, dataset.classes
+    verdicts = decide(scores, dataset.given_codes, eps=recipe.sieve_eps, trusted=dataset.settled)
+    verdicts, recalibration = _corrected(verdicts, dataset)
+    index, file_facts = dataset.index, dataset.decoded.file_facts
+    waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
+    session.warn_all(broken)
+    inputs = ReportInputs(
+        index,
+        file_facts,
+        dataset.decoded.rows,
+        classes,
+        dataset.given_codes,
+        scores,
+        verdicts,
+        waived=waived,
+        decided=dataset.decided,
+    )
+    table = build_table(inputs)
+    facts = ReportFacts(
+        version=__version__,
+        classes=classes,
+        prior=scores.prior.tolist(),
+        beta=scores.beta,
+        sieve_eps=recipe.sieve_eps,
+        settings={**identity, "recipe": recipe_to_document(recipe)},
+        threads=torch.get_num_threads(),
+        fingerprint=identity["fingerprint"],
+        label_column=index.label_column,
+    )
+    write_table(table, folder / "report.parquet", facts.to_document())
+    if settings.probabilities == "all" or (
+        settings.probabilities == "auto" and scores.probs.size <= MOST_PROBABILITIES
+    ):
+        write_table(probabilities_table(inputs), folder / "probabilities.parquet", {"classes": classes})
+    if scores.history:
+        write_history(scores.history, folder / "history.parquet")
+    write_margin_history(inputs, folder / "margin_history.parquet")
+    assert scores.facts is not None
+    training = TrainingSummary(scores.facts, "cpu" if weights is None else weights.device, recipe)
+    summary = summarize(
+        table,
+        classes=classes,
+        undecided=verdicts.undecided,
+        training=training,
+        group_by=settings.group_by,
+        recalibration=recalibration,
+    )
+    write_json(folder / "summary.json", summary.to_document())
+    write_division(inputs, folder / "division.parquet")
+    if weights is not None:
+        _save_model(folder, dataset, weights, scores, verdicts)
+    for row in summary.classes:
+        if row.of and row.rows == row.of:
+            session.warn(f"Class '{row.label}': every row is flagged. Look at some of its images first.")
+    return Report(table, facts, folder / "report.parquet", summary)
+
+
+def _save_model(folder: Path, dataset: Dataset, weights: TrainedWeights, scores: Scores, verdicts: Verdicts) -> None:
+    """Write the weights with their card, for `check` and `retrain`."""
+    recipe = dataset.recipe
+    assert scores.saved_model_scores is not None
+    card = ModelCard(
+        network=recipe,
+        frozen=recipe.frozen,
+        classes=dataset.classes,
+        prior=scores.prior.tolist(),
+        beta=scores.beta,
+        sieve_eps=recipe.sieve_eps,
+        summary=summarize_model(scores.saved_model_scores, verdicts.corrupted, verdicts.corruption_probability),
+    )
+    save_model(folder, weights, card)
+
+
+def _corrected(verdicts: Verdicts, dataset: Dataset) -> tuple[Verdicts, Recalibration | None]:
+    """Return the verdicts with probabilities that the decisions corrected. A decided row is known: 0 or 1."""
+    if not dataset.decided:
+        return verdicts, None
+    rows = dataset.decoded.rows
+    labelled = {row: decided for row, decided in dataset.decided.items() if decided.label is not None}
+    known = np.isin(rows, list(labelled))
+    # A label that `apply` has corrected since is right by now: it says nothing about this model's probabilities.
+    telling = np.isin(rows, [row for row, decided in labelled.items() if not decided.applied])
+    wrong = dataset.codes != dataset.given_codes
+    before = verdicts.corruption_probability
+    found = recalibrate(before[telling], wrong[telling]) if telling.any() else None
+    shifted = before if found is None else apply_shift(before, found)
+    return replace(verdicts, corruption_probability=np.where(known, wrong.astype(np.float64), shifted)), found
