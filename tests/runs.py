@@ -15,6 +15,7 @@ from filelock import FileLock
 
 import noisesieve as ns
 from noisesieve import __version__, pixels, report, sources
+from noisesieve.commands._prepare import location_of_data
 from noisesieve.core.files import write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import NetworkRecipe
@@ -102,7 +103,7 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
         report.write_margin_history(found, staged / "margin_history.parquet")
         summary = report.summarize(table, classes=classes, undecided=0, training=training_summary())
         write_json(staged / "summary.json", summary.to_document())
-        location = {name: str(path.resolve()) for name, path in settings.source.location().items()}
+        location = location_of_data(settings)
         record = report.RunRecord(identity, version=__version__, location=location)
         report.RunFolder(output).complete(record, staged)
     return report.read_report(output)

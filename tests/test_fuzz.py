@@ -85,7 +85,7 @@ def _reader(name: str) -> Callable[[Path], object]:
         return read_decisions
     if name.startswith("waivers"):
         return read_waivers
-    return lambda file: read_files(typer.main.get_command(app))
+    return lambda file: read_files(typer.main.get_command(app), [])
 
 
 def _read(name: str, blob: bytes, folder: Path) -> None:

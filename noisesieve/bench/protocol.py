@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from noisesieve.bench.table import HEADINGS, BenchTable
 from noisesieve.core.measure_settings import BENCH_METHODS
 
-NOISESIEVE = (sys.executable, "-m", "noisesieve")
+NOISESIEVE = (sys.executable, "-P", "-m", "noisesieve")
 PLANTED = (("instance", 0.2), ("instance", 0.4), ("symmetric", 0.4), ("asymmetric", 0.3))
 HUMAN = ("label_aggre", "label_random1")
 TRUTH = ("--truth-column", "true_label")

@@ -107,12 +107,11 @@ def _run() -> None:
     # Before torch is loaded: waiting threads spin only briefly. Two threads on two cores, resnet8 at 16 px, images/s:
     # the default of 300,000 spins gives 5,100 alone and 140 beside two busy jobs; 10,000 spins give 4,500 and 1,800.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    os.environ["PYTHONSAFEPATH"] = "1"  # no process that is started imports from the working folder: it may be the data
     try:
         command = get_command(app)
         config.use_environment(command)
-        asks_only = {"-h", "--help", "--version"} & set(sys.argv)  # help works even if a config file has an error
-        defaults = {} if asks_only else config.read_files(command)
-        command.main(prog_name="noisesieve", default_map=defaults)
+        command.main(prog_name="noisesieve")
     except NoisesieveError as error:
         if "--debug" in sys.argv:
             raise

@@ -10,7 +10,7 @@ import typer
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
-from noisesieve.cli.terminal import console, print_json, results
+from noisesieve.cli.terminal import console, print_json, print_line, results
 from noisesieve.core.command_settings import ApplySettings
 from noisesieve.core.options import build_settings
 
@@ -52,7 +52,7 @@ def apply(
         if as_json:
             print_json(found.to_document())
         elif quiet:
-            print(found.output)
+            print_line(found.output)
         else:
             _show(found)
 

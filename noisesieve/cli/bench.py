@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
-from noisesieve.cli.terminal import console, print_json, results
+from noisesieve.cli.terminal import console, print_json, print_line, results
 from noisesieve.core.errors import OutputError, UsageError
 from noisesieve.core.measure_settings import BenchSettings, TestSettings
 from noisesieve.core.options import build_settings
@@ -86,10 +86,10 @@ def bench(
             _show(found)
         elif isinstance(found, BenchTable):
             for row in found.methods:
-                print(f"{row.method} F1 {row.f1:.3f} AP {row.average_precision:.3f}")
+                print_line(f"{row.method} F1 {row.f1:.3f} AP {row.average_precision:.3f}")
         else:
             for training in found.methods:
-                print(f"{training.method} accuracy {training.accuracy:.3f}")
+                print_line(f"{training.method} accuracy {training.accuracy:.3f}")
     if output is not None:
         write_json(output, to_document(found))
         session.note(f"Written to {output}.")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from noisesieve.cli import options as o
-from noisesieve.cli.terminal import console, results
+from noisesieve.cli.terminal import console, print_json, print_line, results
 from noisesieve.core.command_settings import CacheSettings
 from noisesieve.core.options import build_settings
 
@@ -30,10 +28,10 @@ def cache(
     total = sum(entry.bytes for entry in left)
     with results():
         if as_json:
-            print(json.dumps(listing.to_document()))
+            print_json(listing.to_document())
             return
         if quiet:
-            print(folder)
+            print_line(folder)
             return
         from noisesieve.cli.terminal import plain_table, plain_text
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import sys
@@ -13,7 +12,7 @@ import typer
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
-from noisesieve.cli.terminal import console, results, say
+from noisesieve.cli.terminal import console, print_json, print_line, results, say_command
 from noisesieve.core.command_settings import CheckSettings
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import Document
@@ -59,7 +58,7 @@ def check(
 
     token = secrets.token_hex(16)
     if _on_github():
-        say(f"::stop-commands::{token}")  # names and labels are printed from here on, and may be hostile
+        say_command(f"::stop-commands::{token}")  # names and labels are printed from here on, and may be hostile
     with running(quiet, hint="The batch was not checked.") as session:
         checked = run(settings, session=session)
     path = os.path.relpath(batch, os.environ.get("GITHUB_WORKSPACE") or os.getcwd())
@@ -67,14 +66,14 @@ def check(
     _write(result, junit=junit, sarif=sarif, markdown=markdown)
     with results():
         if as_json:
-            print(json.dumps(document(checked, result)))
+            print_json(document(checked, result))
         elif quiet:
-            print("passed" if checked.passed else "failed")
+            print_line("passed" if checked.passed else "failed")
         else:
             _show(console(stderr=False), checked, result)
         if _on_github():
             sys.stdout.flush()
-            say(f"::{token}::")
+            say_command(f"::{token}::")
             _write_github(result, to_stderr=as_json)
     if not checked.passed and not exit_zero:
         raise typer.Exit(1)
@@ -121,7 +120,7 @@ def _write_github(result: GateResult, *, to_stderr: bool) -> None:
 
     for line in github_commands(result):
         if to_stderr:
-            say(line)  # standard output is one JSON document; GitHub reads both streams
+            say_command(line)  # standard output is one JSON document; GitHub reads both streams
         else:
             print(line)
     if target := os.environ.get("GITHUB_STEP_SUMMARY"):

@@ -3,20 +3,25 @@
 Flag > environment > file > default. `NOISESIEVE_CHECK_DEVICE` and `[tool.noisesieve.check]` set an option of one
 command. `NOISESIEVE_DEVICE` and the common table `[tool.noisesieve]` set an option of `scan`, and of all others for
 options that mean the same everywhere (device, cache, columns of a table, waivers). An option that only one command has
-needs no name of the command. So an option meant for scan never changes another command.
+needs no name of the command. So an option meant for scan never changes another command. Files are those of the working
+folder, unless it is the dataset's, and the one that --config names.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from noisesieve.cli.terminal import say
 from noisesieve.core.errors import UsageError
 from noisesieve.core.text import line_that_is_not_utf8
+from noisesieve.core.untrusted import read_json, read_regular
 
-_NOT_FROM_FILES = frozenset(("help", "version", "debug"))
+LONGEST = 2**20  # bytes of a file of options
+DATA_PARAMETERS = ("data", "batch", "run", "source", "before", "after", "root", "model", "test", "test_root")
+_NOT_FROM_FILES = frozenset(("help", "version", "debug", "config"))
 
 
 def use_environment(command: Any) -> None:
@@ -30,13 +35,25 @@ def use_environment(command: Any) -> None:
                 option.envvar = [variable, f"NOISESIEVE_{flag.upper()}"] if flag in common else variable
 
 
-def read_files(command: Any) -> dict[str, dict[str, Any]]:
-    """Return defaults for every command, from the files in the working folder."""
+def read_files(command: Any, folders: Sequence[Path], wanted: Path | None = None) -> dict[str, dict[str, Any]]:
+    """Return defaults for every command, from the file that the user names, or from those in the working folder.
+
+    These are not read where the working folder is in one of `folders`, those of the data: they may be a stranger's, and
+    would set the output, the weights and more. That is said.
+    """
     commands: dict[str, Any] = getattr(command, "commands", {})
     defaults: dict[str, dict[str, Any]] = {name: {} for name in commands}
     common = {name: _common_options(name, commands) for name in commands}
-    for file, table in (("pyproject.toml", ("tool", "noisesieve")), ("noisesieve.toml", ())):
-        found = _table(Path(file), table)
+    if wanted is not None and not wanted.is_file():
+        raise UsageError(f"--config {wanted}: no such file.", "Check the path.")
+    files = [Path("pyproject.toml"), Path("noisesieve.toml")] if wanted is None else [wanted]
+    here = Path.cwd().resolve()
+    for path in files:
+        table = ("tool", "noisesieve") if path.name == "pyproject.toml" else ()
+        found, file = _table(path, table, strict=wanted is not None), str(path)
+        if found and wanted is None and any(here.is_relative_to(folder.resolve()) for folder in folders):
+            say(f"{path} is not read, since it is in the folder of the data. If it is yours: --config {path}")
+            continue
         shared = {key: value for key, value in found.items() if not isinstance(value, dict)}
         for key, value in found.items():
             if isinstance(value, dict) and key not in commands:
@@ -55,6 +72,27 @@ def read_files(command: Any) -> dict[str, dict[str, Any]]:
     return defaults
 
 
+def folders_of_data(values: Mapping[str, Any]) -> list[Path]:
+    """Return the folders that a command's data is in, from the values of its command line: datasets, runs, models."""
+    folders = []
+    for name in DATA_PARAMETERS:
+        for value in values.get(name) or () if isinstance(values.get(name), list | tuple) else (values.get(name),):
+            if value:
+                path = Path(value)
+                folders += [path if path.is_dir() else path.parent, *_recorded(path / "run.json")]
+    return folders
+
+
+def _recorded(file: Path) -> list[Path]:
+    """Return the folders of the dataset that a run was made from."""
+    try:
+        location = read_json(file)["location"]
+        paths = [Path(location[name]) for name in ("path", "root") if name in location]
+        return [path if path.is_dir() else path.parent for path in paths]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return []
+
+
 def _common_options(name: str, commands: dict[str, Any]) -> set[str]:
     """Return the flags of a command that can be set without naming the command."""
     own = _options(commands[name])
@@ -68,14 +106,13 @@ def _common_options(name: str, commands: dict[str, Any]) -> set[str]:
 _BASIC = frozenset(("json", "quiet"))  # of every command
 
 
-def _table(file: Path, keys: tuple[str, ...]) -> dict[str, Any]:
+def _table(file: Path, keys: tuple[str, ...], *, strict: bool) -> dict[str, Any]:
     if not file.is_file():
         return {}
     try:
-        blob = file.read_bytes()
-        found: Any = tomllib.loads(blob.decode())
+        found: Any = tomllib.loads(read_regular(file, most=LONGEST).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
-        if keys:
+        if keys and not strict:
             return {}  # a broken pyproject.toml may belong to another tool
         raise UsageError(f"{file}{_problem(error, file)}.", "Fix it, or remove it.") from error
     for key in keys:

@@ -34,6 +34,7 @@ def diff(
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     debug: o.Debug = False,
+    config: o.Config = None,
 ) -> None:
     """Compare two runs of a dataset: which suspects are new, fixed, decided, gone or persistent, and rates by class.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
-from noisesieve.cli.terminal import console, print_json, results
+from noisesieve.cli.terminal import console, print_json, print_line, results
 from noisesieve.core.command_settings import ExportSettings
 from noisesieve.core.options import build_settings
 
@@ -31,7 +31,7 @@ def export(
         if as_json:
             print_json(found)
         elif quiet:
-            print(found.output)
+            print_line(found.output)
         else:
             from noisesieve.cli.terminal import plain_text
 

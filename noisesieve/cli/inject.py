@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
-from noisesieve.cli.terminal import console, print_json, results
+from noisesieve.cli.terminal import console, print_json, print_line, results
 from noisesieve.core.measure_settings import InjectSettings
 from noisesieve.core.options import build_settings
 
@@ -70,7 +70,7 @@ def inject(
         if as_json:
             print_json(found)
         elif quiet:
-            print(settings.output)
+            print_line(settings.output)
         else:
             _show(found, planted)
 

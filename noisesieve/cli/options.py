@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperArgument, TyperCommand
 
+from noisesieve.cli.config import folders_of_data, read_files
 from noisesieve.core.errors import UsageError
 from noisesieve.core.options import REQUIRED, Option, default_of, option_fields, parse_paths
 from noisesieve.core.settings import DATA, GATE, MACHINE, NETWORK, OUTPUT, TRAINING
@@ -37,6 +38,9 @@ def extra(text: str, *flags: str, group: str = OTHER, metavar: str | None = None
 Json = Annotated[bool, extra("Print one JSON document on stdout.", "--json")]
 Quiet = Annotated[bool, extra("No progress, no tables.", "--quiet", "-q")]
 Debug = Annotated[bool, extra("Show tracebacks.", "--debug")]
+Config = Annotated[
+    Path | None, extra("Read options from this file, not from the working folder's.", "--config", metavar="FILE")
+]
 MaxTime = Annotated[
     str | None, extra("Stop at a checkpoint after 90s, 15m or 2h (exit 143).", group=OUTPUT, metavar="TIME")
 ]
@@ -59,12 +63,13 @@ def with_options(kind: type, *, without: Collection[str] = ()) -> Callable[[Call
         declared = {name: found for name, found in option_fields(kind).items() if name not in without}
         parameters = [_parameter(kind, name, hint, found) for name, (hint, found) in declared.items()]
 
-        def run(**values: Any) -> None:
+        def run(config: Path | None = None, **values: Any) -> None:  # `parse_args` has read the file
             options = {name: values.pop(name) for name in declared}
             command(**values, options={name: value for name, value in options.items() if value is not None})
 
         run.__name__, run.__doc__ = command.__name__, command.__doc__
-        signature = inspect.Signature([*(p.replace(kind=p.KEYWORD_ONLY) for p in own), *parameters])
+        named = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config)
+        signature = inspect.Signature([*(p.replace(kind=p.KEYWORD_ONLY) for p in own), named, *parameters])
         setattr(run, "__signature__", signature)  # noqa: B010, what Typer reads
         setattr(run, "shared_options", {name for name, (_, found) in declared.items() if found.shared})  # noqa: B010
         return run
@@ -116,7 +121,17 @@ def _metavar(annotation: Any) -> str | None:
 
 
 class GroupedCommand(TyperCommand):
-    """A command whose --help lists its options in groups, the common ones first."""
+    """A command whose --help lists its options in groups, the common ones first, and that takes options from files."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line. What it does not say may come from files, unless these are a stranger's."""
+        if not ctx.resilient_parsing and not {"-h", "--help"} & set(args):  # help works even if a file has an error
+            # The values of the command line and the environment alone; what is wrong with them is named below.
+            given = self.make_context(ctx.info_name, [*args], parent=ctx.parent, resilient_parsing=True).params
+            files = read_files(ctx.find_root().command, folders_of_data(given), given.get("config"))
+            ctx.default_map = files[str(ctx.info_name)]
+        parsed: list[str] = super().parse_args(ctx, args)
+        return parsed
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line."""

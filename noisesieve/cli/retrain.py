@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import RESUMES, running
-from noisesieve.cli.terminal import console, print_json, results
+from noisesieve.cli.terminal import console, print_json, print_line, results
 from noisesieve.core.command_settings import RetrainSettings
 from noisesieve.core.options import build_settings, parse_seconds
 from noisesieve.core.progress import Session
@@ -49,7 +49,7 @@ def run_retraining(settings: RetrainSettings, session: Session, *, shown: bool, 
         return None
     with results():
         if shown and quiet:
-            print(found.output)
+            print_line(found.output)
         elif shown:
             _show(found)
     return found

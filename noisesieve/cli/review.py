@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import webbrowser
 from typing import Annotated
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
-from noisesieve.cli.terminal import results
+from noisesieve.cli.terminal import print_json, print_line, results
 from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.options import build_settings
 from noisesieve.core.settings import OUTPUT
@@ -40,20 +39,24 @@ def review(
     with results():
         if as_json:
             counts = {"suspects": suspects, "shown": result.shown, "sample": result.sample}
-            print(json.dumps({"output": str(page), **counts}))
+            print_json({"output": str(page), **counts})
         elif quiet:
-            print(page)
+            print_line(page)
         else:
             more = f" (--limit {suspects} shows all)" if suspects > settings.limit else ""
             size = page.stat().st_size / 2**20
-            print(f"{result.shown:,} of {suspects:,} suspects{more}, {size:.1f} MiB: {page}")
+            print_line(f"{result.shown:,} of {suspects:,} suspects{more}, {size:.1f} MiB: {page}")
             if unlikely := result.flagged - suspects:
                 less = f"{settings.min_probability:.0%} (--min-probability 0 shows them too)"
-                print(f"{unlikely:,} more {'is' if unlikely == 1 else 'are'} flagged, but wrong with less than {less}.")
+                print_line(
+                    f"{unlikely:,} more {'is' if unlikely == 1 else 'are'} flagged, but wrong with less than {less}."
+                )
             if result.sample:
-                print(f"A random sample of {result.sample:,} rows comes first. Decide all of it, then measure the run:")
-                print(f"  {shlex.join(['noisesieve', 'evaluate', str(run), '--decisions', 'decisions.csv'])}")
-            print("When you have decided, download decisions.csv from the page, then run:")
-            print(f"  {shlex.join(['noisesieve', 'apply', str(run), 'decisions.csv', '-o', 'corrected.csv'])}")
+                print_line(
+                    f"A random sample of {result.sample:,} rows comes first. Decide all of it, then measure the run:"
+                )
+                print_line(f"  {shlex.join(['noisesieve', 'evaluate', str(run), '--decisions', 'decisions.csv'])}")
+            print_line("When you have decided, download decisions.csv from the page, then run:")
+            print_line(f"  {shlex.join(['noisesieve', 'apply', str(run), 'decisions.csv', '-o', 'corrected.csv'])}")
     if open_it and not webbrowser.open(page.resolve().as_uri()):
         session.warn(f"No browser could be started: open {page} yourself.")

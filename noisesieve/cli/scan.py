@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import RESUMES, running
-from noisesieve.cli.terminal import console, print_json, results
+from noisesieve.cli.terminal import console, print_json, print_line, results
 from noisesieve.core.command_settings import RetrainOptions, RetrainSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.options import parse_seconds
@@ -89,7 +89,7 @@ def _scan(settings: ScanSettings, session: Session, *, shown: bool, quiet: bool)
     folder = report.path.parent
     with results():
         if shown and quiet:
-            print(report.path)
+            print_line(report.path)
         elif shown:
             from noisesieve.cli.summary import print_summary
 
@@ -107,14 +107,14 @@ def _dry_run(settings: ScanSettings, session: Session, *, as_json: bool) -> None
         print_json(found.to_document())
         return
     cost = found.estimate
-    print(f"{found.examples:,} images in {found.classes:,} classes")
-    print(found.plan)
-    print(
+    print_line(f"{found.examples:,} images in {found.classes:,} classes")
+    print_line(found.plan)
+    print_line(
         f"at most about {duration(cost.seconds)} at {cost.images_per_second:,.0f} images/s, "
         f"{cost.memory_bytes / 2**20:,.0f} MiB of memory, {cost.cache_bytes / 2**20:,.0f} MiB of pixels"
         + (", streamed" if found.streamed else " in the cache")
     )
-    print(f"run folder: {found.output}")
+    print_line(f"run folder: {found.output}")
 
 
 def duration(seconds: float) -> str:

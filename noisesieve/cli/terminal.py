@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from noisesieve.core.errors import NoisesieveError, OutputError
 from noisesieve.core.progress import NullWatcher
-from noisesieve.core.text import printable
+from noisesieve.core.text import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,10 +59,15 @@ def plain_text(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
+def print_line(text: object) -> None:
+    """Print a line on stdout."""
+    print(printable(str(text)))
+
+
 def print_json(document: Any) -> None:
     """Print a document on stdout: a JSON value, or a record."""
     document = asdict(document) if is_dataclass(document) and not isinstance(document, type) else document
-    print(json.dumps(document))
+    print(printable_json(document))
 
 
 @contextlib.contextmanager
@@ -86,6 +90,12 @@ def say(text: str) -> None:
     """Print a line on stderr. If that fails, the work continues."""
     with contextlib.suppress(OSError):
         print(printable(text), file=sys.stderr, flush=True)
+
+
+def say_command(text: str) -> None:
+    """Print a command to GitHub on stderr, as it is. Text of the dataset in it must be escaped."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 class WarningsOnly(NullWatcher):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
-from noisesieve.cli.terminal import results
+from noisesieve.cli.terminal import print_json, print_line, results
 from noisesieve.core.command_settings import WaiveSettings
 from noisesieve.core.errors import UsageError
 from noisesieve.core.options import build_settings
@@ -51,8 +50,8 @@ def waive(
     with results():
         if as_json:
             waived = [vars(waiver) for waiver in result.waivers]
-            print(json.dumps({"file": str(file), "waived": waived, "added": result.added}))
+            print_json({"file": str(file), "waived": waived, "added": result.added})
         elif quiet:
-            print(file)
+            print_line(file)
         else:
-            print(f"{len(result.waivers):,} waived ({result.added:,} new) in {file}: commit it with the dataset.")
+            print_line(f"{len(result.waivers):,} waived ({result.added:,} new) in {file}: commit it with the dataset.")

@@ -9,39 +9,86 @@ from pathlib import Path
 import pyarrow as pa
 
 from noisesieve import sources
-from noisesieve.core.errors import InputError, OutputError, StateError
+from noisesieve.commands._own_vectors import kind_of_vectors
+from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.files import write_json
 from noisesieve.core.records import ImageLocation, Index, Recalibration
-from noisesieve.core.settings import PixelSettings, ScanSettings, SourceSettings, TrainingOptions
+from noisesieve.core.settings import (
+    NOT_MOVED,
+    MovedData,
+    PixelSettings,
+    ScanSettings,
+    SourceSettings,
+    TrainingOptions,
+)
 from noisesieve.core.text import unescape_name
-from noisesieve.report import Report, RunFolder, summarize, write_table
+from noisesieve.report import Report, RunFolder, RunRecord, summarize, write_table
 from noisesieve.report.run import FILES
+from noisesieve.sources.table import refuse_paths_outside
 
 
-def settings_of_run(report: Report, data: Path | None = None, root: Path | None = None) -> ScanSettings:
-    """Return the settings of a run. `data` and `root` replace the paths of a dataset that was moved."""
-    known = RunFolder(report.path.parent).read()
-    if known is None or known.location is None:
-        raise InputError(f"{report.path.parent}: no run.json with the run's settings.", "Scan again with --force.")
-    identity, location = known.identity, known.location
-    path = data or Path(location["path"])
+def settings_of_run(report: Report, moved: MovedData = NOT_MOVED) -> ScanSettings:
+    """Return the settings of a run. `moved` names its dataset anew.
+
+    The run may be a stranger's. Then the paths in it count for nothing but its own dataset's folder, with links and
+    paths that lead out of it refused; for anything else the user has to name it.
+    """
+    known, folder = RunFolder(report.path.parent).read(), report.path.parent
+    if known is None or known.location is None or "path" not in known.location:
+        raise InputError(f"{folder}: no run.json with the run's settings.", "Scan again with --force.")
+    location = known.location
+    path = moved.data or Path(location["path"])
     if not path.exists():
-        problem = "no such file or folder" if data else "the dataset is not there any more"
+        problem = "no such file or folder" if moved.data else "the dataset is not there any more"
         raise InputError(f"{path}: {problem}.", "Give its new path with --data.")
-    root = root or (Path(location["root"]) if "root" in location else None)
-    if root is not None and not root.exists():
+    own = {name: Path(location[name]) for name in ("weights", "embeddings", "cache") if name in location and known.own}
+    try:
+        options = TrainingOptions(**known.identity["wishes"])
+        if "weights" in own:
+            options = replace(options, weights=str(own["weights"]))
+        return ScanSettings(
+            source=SourceSettings(
+                path=path,
+                root=_root_of_run(folder, known, path, moved),
+                allow_outside=moved.allow_outside or (known.own and "outside" in location),
+                **known.identity["source"],
+            ),
+            embeddings=own.get("embeddings"),
+            pixels=PixelSettings(max_pixels=known.identity["max_pixels"], cache_dir=own.get("cache")),
+            training=options,
+            probabilities=known.identity["probabilities"],
+        )
+    except (KeyError, TypeError, AttributeError, UsageError) as error:
+        raise StateError(f"{folder / 'run.json'}: damaged ({error}).", "Scan again with --force.") from error
+
+
+def _root_of_run(folder: Path, known: RunRecord, path: Path, moved: MovedData) -> Path | None:
+    """Return the folder of the images: the one the user names, or the recorded one of the user's own run."""
+    assert known.location is not None
+    recorded = known.location.get("root")
+    root = moved.root or (None if recorded is None else Path(recorded))
+    if root is None:
+        return None
+    if not root.exists():
         raise InputError(f"{root}: the images are not there any more.", "Give their new folder with --root.")
-    options = TrainingOptions(**identity["wishes"])
-    if "weights" in location:
-        options = replace(options, weights=location["weights"])
-    return ScanSettings(
-        source=SourceSettings(path=path, root=root, allow_outside=True, **identity["source"]),
-        embeddings=Path(location["embeddings"]) if "embeddings" in location else None,
-        pixels=PixelSettings(max_pixels=identity["max_pixels"]),
-        training=options,
-        device=report.summary.training.device.partition(":")[0],
-        probabilities=identity["probabilities"],
-    )
+    home = path if path.is_dir() else path.parent
+    if moved.root is None and not known.own and root.resolve() != home.resolve():
+        raise InputError(
+            f"{folder}: names images in {root}, outside its dataset's own folder, and you did not make this run here.",
+            f"If you trust it, name that folder: --root {root}",
+        )
+    return root
+
+
+def shows_images(report: Report, moved: MovedData = NOT_MOVED) -> bool:
+    """Return True if the images of a run may be shown and copied: their hashes are known, or the user vouches for them.
+
+    A run from vectors has no hashes of images: a stranger's could name any file.
+    """
+    if kind_of_vectors(report) is None or moved != NOT_MOVED:
+        return True
+    known = RunFolder(report.path.parent).read()
+    return known is not None and known.own
 
 
 def rewrite_run(
@@ -67,20 +114,26 @@ def rewrite_run(
 
 
 def pixel_settings_of_run(report: Report) -> PixelSettings:
-    """Return the settings that the run read its images with."""
+    """Return the settings that the run read its images with. The cache that a stranger's run names is not used."""
     known = RunFolder(report.path.parent).read()
     if known is None:
         return PixelSettings()
-    cache = (known.location or {}).get("cache")
-    return PixelSettings(max_pixels=known.identity["max_pixels"], cache_dir=None if cache is None else Path(cache))
+    cache = (known.location or {}).get("cache") if known.own else None
+    try:
+        return PixelSettings(max_pixels=known.identity["max_pixels"], cache_dir=None if cache is None else Path(cache))
+    except (KeyError, TypeError, UsageError) as error:
+        raise StateError(
+            f"{report.path.parent / 'run.json'}: damaged ({error}).", "Scan again with --force."
+        ) from error
 
 
-def index_of_run(report: Report, data: Path | None = None, root: Path | None = None) -> Index:
+def index_of_run(report: Report, moved: MovedData = NOT_MOVED) -> Index:
     """Return the index that the run was made from. Refused if its rows are not those of the report."""
-    return align_to_report(report, sources.read(settings_of_run(report, data, root).source))
+    source = settings_of_run(report, moved).source
+    return align_to_report(report, sources.read(source), allow_outside=source.allow_outside)
 
 
-def align_to_report(report: Report, index: Index) -> Index:
+def align_to_report(report: Report, index: Index, *, allow_outside: bool = False) -> Index:
     """Return the index with exactly the rows of the report.
 
     Files of an image folder may have been added or removed since the run; a table must be unchanged.
@@ -92,6 +145,7 @@ def align_to_report(report: Report, index: Index) -> Index:
     paths, root = report.table["path"].to_pylist(), os.fspath(index.root)
     if not set(ids) & set(index.ids):
         raise StateError(f"{index.root}: has none of the {len(ids):,} images of the run.", "Is --data right?")
+    refuse_paths_outside(index.root, paths, allow_outside=allow_outside, name=lambda row: str(report.path))
     return Index(
         name=index.name,
         kind=index.kind,
@@ -122,12 +176,12 @@ def require_same_rows(report: Report, index: Index) -> None:
         )
 
 
-def refuse_output_in_dataset(report: Report, out: Path, data: Path | None, root: Path | None) -> None:
+def refuse_output_in_dataset(report: Report, out: Path, moved: MovedData) -> None:
     """Refuse an output path inside the dataset, or one that is a file of the run itself."""
     if out.name in (*FILES, "run.json") and out.resolve().parent == report.path.parent.resolve():
         raise OutputError(f"{out}: is a file of the run itself.", "Choose another name with -o.")
     try:
-        source = settings_of_run(report, data, root).source
+        source = settings_of_run(report, moved).source
     except InputError:
         return  # the dataset is not there
     if source.path.is_dir() and out.resolve().is_relative_to(source.path.resolve()):

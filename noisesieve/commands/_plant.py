@@ -57,9 +57,9 @@ def evaluate_by_planting(
 ) -> PlantedEvaluation:
     """Plant flips into `share` of the rows, scan again, and measure."""
     refuse_vectors(report, "evaluate --plant", "predictions")
-    if kind_of_vectors(report) == "embeddings" and settings_of_run(report).embeddings is None:
+    if kind_of_vectors(report) == "embeddings" and settings_of_run(report, settings.moved).embeddings is None:
         raise StateError("The run was scanned from an array of Python.", "Save it, and scan with --embeddings FILE.")
-    scanned, seed = settings_of_run(report, settings.data, settings.root), settings.seed
+    scanned, seed = settings_of_run(report, settings.moved), settings.seed
     readable = report.verdicts != "unreadable"
     chosen, labels = draw_flips(report, readable, share=share, seed=seed)
     mark = digest({"run": report.facts.settings, "data": report.facts.fingerprint, "rows": "all"})[:8]

@@ -143,7 +143,8 @@ def location_of_data(settings: ScanSettings) -> dict[str, str]:
             paths[name] = file
     if settings.pixels.cache_dir is not None:
         paths["cache"] = settings.pixels.cache_dir
-    return {name: str(path.resolve()) for name, path in paths.items()}
+    outside = {"outside": "accepted"} if settings.source.allow_outside else {}
+    return {name: str(path.resolve()) for name, path in paths.items()} | outside
 
 
 def _own_weights(settings: ScanSettings) -> Path | None:

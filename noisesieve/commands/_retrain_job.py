@@ -77,7 +77,7 @@ def prepare_retraining(
     recipe = plan_retraining(
         recipe_of_run(report),
         settings.training,
-        preset=settings_of_run(report, settings.data, settings.root).training.preset,
+        preset=settings_of_run(report, settings.moved).training.preset,
         labelled=int((roles.role == LABELLED).sum()),
         unlabelled=int((roles.role == UNLABELLED).sum()),
         flip=model.flip,

@@ -84,12 +84,12 @@ class AppliedDecisions:
 def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDecisions:
     """Write a corrected dataset, an audit log and a summary. If any decision cannot be applied, nothing is written."""
     report = read_report(run)
-    source = settings_of_run(report, settings.data, settings.root).source
-    refuse_output_in_dataset(report, settings.output, settings.data, settings.root)
+    source = settings_of_run(report, settings.moved).source
+    refuse_output_in_dataset(report, settings.output, settings.moved)
     finish_publishing(settings.output, sidecar_names(settings.output))
     _refuse_existing(settings)
     whole = sources.read_all(source)
-    index = align_to_report(report, sources.narrow(whole, source))
+    index = align_to_report(report, sources.narrow(whole, source), allow_outside=source.allow_outside)
     _refuse_kind(whole, source, settings)
     files = [decisions.read_decisions(file) for file in settings.decisions]
     entries = [decision for file in files for decision in file.decisions]
@@ -231,6 +231,8 @@ def _publish(
     with stage(out) as folder:
         root, notes = write_dataset(whole, source, changes, settings, folder / out.name)
         options = [*scan_options(source, root), *vector_options(report)]
+        if settings.tree == "link":
+            options.append("--allow-outside")  # its links lead to the images of the old folder
         if settings.tree is not None and found.kept_in is not None:
             options += ["--decisions", found.kept_in]
             with (folder / Path(found.kept_in).name).open("xb") as file:

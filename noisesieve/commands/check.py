@@ -189,7 +189,7 @@ def _open(settings: CheckSettings) -> tuple[SavedModel, Index]:
     """Return the model of the run and the index of the batch."""
     folder = settings.model if settings.model.is_dir() else settings.model.parent
     if settings.embeddings is None:
-        model = load_model(folder, choose_device(settings.device), backbone_file=settings.weights)
+        model = load_model(folder, choose_device(settings.device), backbone=settings.weights)
         return model, sources.read(settings.source, least_classes=1)
     model = load_vector_model(folder)
     return model, sources.read(replace(settings.source, images=False), least_classes=1)

@@ -21,6 +21,8 @@ from noisesieve.core.text import natural_key
 from noisesieve.learn.cost import CostEstimate, estimate
 from noisesieve.learn.device import require_device
 from noisesieve.learn.distributed import Processes
+from noisesieve.learn.networks.backbones import LITE
+from noisesieve.learn.networks.lite import lite_weights
 from noisesieve.learn.plan import describe, image_size, plan
 from noisesieve.pixels.near_duplicates import near_duplicates
 from noisesieve.report.schema import LOW_EVIDENCE
@@ -100,6 +102,8 @@ def _plan_and_cost(
         return None, None
     sides, device = longest_sides(file_facts), processes.device
     recipe = plan(settings.training, rows=rows, classes=classes, longest_sides=sides, device=device.type)
+    if recipe.weights == LITE:
+        lite_weights()  # are they the ones that they should be?
     cost = estimate(recipe, rows=rows, classes=classes, processes=Processes(device=device))
     return f"{settings.training.preset}: {describe(recipe, processes)}", cost
 

@@ -12,7 +12,7 @@ from noisesieve import decisions
 from noisesieve.bench import truth
 from noisesieve.bench.chart import draw_evaluation
 from noisesieve.bench.evaluation import EvaluatedRows, Evaluation, evaluate_rows, labelled_rows
-from noisesieve.commands._open_run import index_of_run, rewrite_run
+from noisesieve.commands._open_run import index_of_run, rewrite_run, shows_images
 from noisesieve.commands._plant import PlantedEvaluation, evaluate_by_planting
 from noisesieve.commands.review import write_review
 from noisesieve.core.command_settings import ReviewSettings
@@ -20,9 +20,11 @@ from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.files import atomic_write, locked
 from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.progress import Session
+from noisesieve.core.publish import unfinished_publication
 from noisesieve.core.records import Recalibration
 from noisesieve.decisions.judge import Judgement, judge, wrong_labels
-from noisesieve.report import Report, read_report
+from noisesieve.report import Report, RunFolder, read_report
+from noisesieve.report.run import MAIN
 from noisesieve.sieve.recalibrate import apply_shift, recalibrate, undo_shift
 
 __all__ = ["DecidedEvaluation", "Evaluation", "PlantedEvaluation", "evaluate"]
@@ -44,6 +46,10 @@ def evaluate(
     run: Path, settings: EvaluateSettings, *, session: Session
 ) -> Evaluation | PlantedEvaluation | DecidedEvaluation:
     """Evaluate a run with right labels, with decisions, or with planted flips."""
+    folder = run if run.is_dir() else run.parent
+    if settings.update and unfinished_publication(folder / MAIN) is not None:  # an update that was stopped
+        with locked(folder):
+            RunFolder(folder).recover()
     report = read_report(run)
     outcomes = _outcomes(report, settings)
     if settings.plant is not None:
@@ -97,7 +103,7 @@ def _evaluate_with_decisions(
     found = recalibrate(before[rows[usable]], wrong[usable])
     after = np.where(known, apply_shift(before, found), now)
     if settings.update:
-        _update(report, pa.array(after, pa.float32(), from_pandas=True), found, session)
+        _update(report, pa.array(after, pa.float32(), from_pandas=True), found, settings, session)
     return DecidedEvaluation(
         run=str(report.path.parent),
         judgement=judge(report, outcomes),
@@ -108,14 +114,18 @@ def _evaluate_with_decisions(
     )
 
 
-def _update(report: Report, probability: pa.Array, found: Recalibration, session: Session) -> None:
+def _update(
+    report: Report, probability: pa.Array, found: Recalibration, settings: EvaluateSettings, session: Session
+) -> None:
     """Write the corrected probabilities into report, summary and page. No verdict and no rank changes."""
     place, folder = report.table.column_names.index("corruption_probability"), report.path.parent
     table = report.table.set_column(place, report.table.schema.field(place), probability)
     page = folder / "review.html"
     shown = page.exists()
     with locked(folder):
+        RunFolder(folder).recover()
         changed = rewrite_run(report, table, recalibration=found)
     if shown:
         limit, least = ReviewSettings.limit, ReviewSettings.min_probability
-        write_review(changed, index_of_run(report), page, limit=limit, least=least, session=session)
+        index, shows = index_of_run(report, settings.moved), shows_images(report, settings.moved)
+        write_review(changed, index, page, limit=limit, least=least, session=session, shows=shows)

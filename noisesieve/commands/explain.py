@@ -22,6 +22,7 @@ from noisesieve.core.files import Document, Json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Index, Ints
+from noisesieve.core.settings import NOT_MOVED
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.frozen.features import depth_files, feature_folder
 from noisesieve.learn.networks.embed import embed
@@ -145,9 +146,9 @@ def explain(run: Path, name: str, settings: ExplainSettings, *, session: Session
     row = find_row(report, name)
     found = Explanation.of_row(report, row)
     try:
-        index = index_of_run(report, settings.data, settings.root)
+        index = index_of_run(report, settings.moved)
     except NoisesieveError as error:
-        if settings.data is not None or settings.root is not None:
+        if settings.moved != NOT_MOVED:
             raise
         session.warn(f"Similar images are left out: {error}")
         return found

@@ -10,7 +10,12 @@ import numpy as np
 import pyarrow.compute as pc
 
 from noisesieve import __version__, pixels
-from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_output_in_dataset
+from noisesieve.commands._open_run import (
+    index_of_run,
+    pixel_settings_of_run,
+    refuse_output_in_dataset,
+    shows_images,
+)
 from noisesieve.commands._own_vectors import kind_of_vectors
 from noisesieve.core.command_settings import ExportSettings
 from noisesieve.core.errors import InputError, UsageError
@@ -42,7 +47,7 @@ def export(run: Path, settings: ExportSettings, *, session: Session) -> Exported
     """Write rows of a run in one of the formats of EXPORTS, and return what was written and the next steps."""
     report, kind = read_report(run), EXPORTS[settings.to]
     out = settings.output or report.path.parent / kind.name.format(only=FILE_WORDS[settings.only])
-    refuse_output_in_dataset(report, out, settings.data, settings.root)
+    refuse_output_in_dataset(report, out, settings.moved)
     if kind.folder and out.suffix.lower() in (".json", ".xml", *KINDS):
         raise UsageError(f"-o {out}: --to {settings.to} writes a folder.", "Leave the extension out.")
     chosen = select_rows(report, only=settings.only, top=settings.top, least=settings.min_probability)
@@ -63,7 +68,12 @@ def export(run: Path, settings: ExportSettings, *, session: Session) -> Exported
             image_prefix=settings.image_prefix,
         )
         if kind.images:
-            index = index_of_run(report, settings.data, settings.root)
+            if not shows_images(report, settings.moved):
+                raise InputError(
+                    f"{report.path.parent}: you did not make this run here, and nothing in it proves its images.",
+                    "If you trust it, name its dataset: --data PATH",
+                )
+            index = index_of_run(report, settings.moved)
             job = _with_images(job, kind, index, settings, report, session)
         result = kind.write(job)
     notes = result.notes
@@ -96,13 +106,17 @@ def _with_images(
             "Write them to files first: --to folder or --to huggingface.",
         )
 
+    if kind.images == "bytes":  # only what decodes as an image is copied, and only as it was then
+        valid = pixels.validate(index, np.array(rows, dtype=np.int64), pixel_settings_of_run(report), session)
+        hashes = [sha if not scanned or sha == known else None for sha, known in zip(valid, hashes, strict=True)]
+
     def fetch(i: int) -> bytes:
         session.pause()
         try:
             blob = pixels.fetch(locations[i])
         except Unreadable as error:
             raise ImageChanged from error
-        if scanned and hashlib.sha256(blob).hexdigest() != hashes[i]:
+        if hashlib.sha256(blob).hexdigest() != hashes[i]:
             raise ImageChanged
         return blob
 

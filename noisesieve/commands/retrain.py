@@ -105,7 +105,7 @@ def _lead(settings: RetrainSettings, session: TrainingSession) -> RetrainSummary
     report = read_report(settings.run)
     refuse_vectors(report, "retrain", "embeddings", "predictions")
     model = load_model(report.path.parent, session.device)
-    index = index_of_run(report, settings.data, settings.root)
+    index = index_of_run(report, settings.moved)
     roles = assign_roles(report, settings, index.root)
     if not (roles.role == LABELLED).any():
         raise InputError(f"{report.path.parent}: no row is clean.", "There is nothing to train on.")

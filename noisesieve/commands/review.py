@@ -8,7 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from noisesieve import pixels
-from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, refuse_output_in_dataset
+from noisesieve.commands._open_run import (
+    index_of_run,
+    pixel_settings_of_run,
+    refuse_output_in_dataset,
+    shows_images,
+)
 from noisesieve.commands._own_vectors import kind_of_vectors
 from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import OutputError
@@ -39,13 +44,22 @@ def review(run: Path, settings: ReviewSettings, *, session: Session) -> ReviewRe
     """Write the review page of a finished run."""
     report = read_report(run)
     page = settings.output or report.path.parent / "review.html"
-    refuse_output_in_dataset(report, page, settings.data, settings.root)
+    refuse_output_in_dataset(report, page, settings.moved)
     if settings.output is not None and page.exists() and not settings.force:
         raise OutputError(f"{page}: exists already.", "Choose another name with -o, or pass --force.")
-    index = index_of_run(report, settings.data, settings.root)
+    index, shows = index_of_run(report, settings.moved), shows_images(report, settings.moved)
+    if not shows:
+        session.warn("You did not make this run here, and nothing in it proves its images: they are shown with --data.")
     sample = draw_probe(report, settings.probe, seed=settings.probe_seed) if settings.probe else None
     suspects = write_review(
-        report, index, page, limit=settings.limit, least=settings.min_probability, session=session, sample=sample
+        report,
+        index,
+        page,
+        limit=settings.limit,
+        least=settings.min_probability,
+        session=session,
+        sample=sample,
+        shows=shows,
     )
     probed = 0 if sample is None else len(sample)
     return ReviewResult(page, suspects, min(settings.limit, suspects), len(report.corrupted), probed)
@@ -66,10 +80,11 @@ def write_review(
     least: float,
     session: Session,
     sample: Ints | None = None,
+    shows: bool = True,
 ) -> int:
     """Write the page, a random sample first if there is one, and return how many suspects there are.
 
-    An image that changed since the run, or is outside the dataset, is not shown.
+    An image that changed since the run, or is outside the dataset, is not shown; without `shows` none is.
     """
     suspects = report.suspects(least)["row"].to_numpy()
     first: Ints = np.zeros(0, dtype=np.int64) if sample is None else sample
@@ -78,6 +93,7 @@ def write_review(
     earlier = decided_rows(report)[:EARLIER]
     wanted = [*rows.tolist(), *(row for row in earlier.tolist() if row not in set(rows.tolist()))]
     shown = [row for row in wanted if index.locate(row).file and not leads_out(paths[row] or "")]
+    shown = shown if shows else []
     inside = np.array(shown, dtype=np.int64)
     scanned = kind_of_vectors(report) is None  # else the hashes are not those of the images
     thumbnails = pixels.thumbnails(

@@ -194,6 +194,8 @@ def _brought_up_to_date(
 ) -> Report:
     """Return a finished run's report with the current waivers and groups. No score changes: nothing is trained."""
     session.note("This run is finished already: same settings, same data.")
+    if (known := run.read()) is not None and not known.own:
+        session.warn("Its run.json is not signed by you: it was made elsewhere, or by an earlier version.")
     if (version := run.version()) != __version__:
         session.note(f"It was made by noisesieve {version}; this is {__version__}.")
     if run.unfinished() is not None:

@@ -27,6 +27,7 @@ from noisesieve.core.settings import (
     OUTPUT,
     TRAINING,
     WAIVERS,
+    MovedData,
     PixelSettings,
     SourceSettings,
     decisions_option,
@@ -34,8 +35,6 @@ from noisesieve.core.settings import (
     embeddings_option,
     group_by_option,
     min_probability_option,
-    moved_data_option,
-    moved_root_option,
     replace_output_option,
     waivers_option,
 )
@@ -95,8 +94,7 @@ class RetrainSettings(Settings):
     decisions: tuple[Path, ...] = option(
         (), "Decisions as `apply` reads them: their labels count as clean.", DATA, metavar="FILE"
     )
-    data: Path | None = moved_data_option()
-    root: Path | None = moved_root_option()
+    moved: MovedData = field(default_factory=MovedData)
     training: RetrainOptions = field(default_factory=RetrainOptions)
     device: str = device_option()
     pixels: PixelSettings = field(default_factory=PixelSettings)
@@ -121,8 +119,7 @@ class ReviewSettings(Settings):
     probe_seed: int = option(0, "Seed of the random sample.", OUTPUT, least=0, most=2**63 - 1)
     min_probability: float = min_probability_option()
     force: bool = replace_output_option()
-    data: Path | None = moved_data_option()
-    root: Path | None = moved_root_option()
+    moved: MovedData = field(default_factory=MovedData)
 
 
 @dataclass(frozen=True)
@@ -155,8 +152,7 @@ class ExportSettings(Settings):
         None, "label-studio: prefix of every image's path. Default: Label Studio's own disk.", OUTPUT, metavar="TEXT"
     )
     force: bool = replace_output_option()
-    data: Path | None = moved_data_option()
-    root: Path | None = moved_root_option()
+    moved: MovedData = field(default_factory=MovedData)
 
 
 @dataclass(frozen=True)
@@ -179,8 +175,7 @@ class ApplySettings(Settings):
     new_classes: bool = option(False, "Accept labels that are not classes of the run.", DATA)
     waive_kept: bool = option(False, "Remember kept labels as waivers, not in the new dataset.", DATA)
     waivers: Path = waivers_option()
-    data: Path | None = moved_data_option()
-    root: Path | None = moved_root_option()
+    moved: MovedData = field(default_factory=MovedData)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -245,8 +240,11 @@ class CheckSettings(Settings):
         None, "Write the batch's report (.parquet).", OUTPUT, flags=("--output", "-o"), metavar="FILE"
     )
     force: bool = replace_output_option()
-    weights: Path | None = option(
-        None, "The file of the model's frozen backbone, if it was moved.", NETWORK, metavar="FILE"
+    weights: str | None = option(
+        None,
+        "The model's frozen backbone: its file, if it was moved, or its name, to download it.",
+        NETWORK,
+        metavar="NAME|FILE",
     )
     device: str = device_option()
     pixels: PixelSettings = field(default_factory=PixelSettings)
@@ -297,5 +295,4 @@ class CacheSettings(Settings):
 class ExplainSettings(Settings):
     """One `noisesieve explain`."""
 
-    data: Path | None = moved_data_option()
-    root: Path | None = moved_root_option()
+    moved: MovedData = field(default_factory=MovedData)

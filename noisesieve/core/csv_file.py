@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import sys
+import io
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from noisesieve.core.errors import InputError
 from noisesieve.core.text import line_that_is_not_utf8
+from noisesieve.core.untrusted import open_regular
+
+LONGEST_CELL = 2**24  # characters
 
 
 @dataclass(frozen=True)
@@ -38,8 +43,8 @@ def csv_separator(file: Path) -> str:
     if file.suffix.lower() == ".tsv":
         return "\t"
     try:
-        with file.open(encoding="utf-8-sig", errors="replace") as lines:
-            header = lines.readline()
+        with open_regular(file) as lines:
+            header = lines.readline(LONGEST_CELL).decode("utf-8-sig", "replace")
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}.", "Check the path and its permissions.") from error
     return next((mark for mark in (",", ";", "\t") if mark in header), ",")
@@ -47,11 +52,25 @@ def csv_separator(file: Path) -> str:
 
 def read_csv_file(file: Path, separator: str) -> CsvFile:
     """Read a file in UTF-8, with or without a byte order mark. Errors name the line."""
-    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    with long_cells():
+        return _read_csv_file(file, separator)
+
+
+@contextlib.contextmanager
+def long_cells() -> Iterator[None]:
+    """Allow cells of up to LONGEST_CELL characters. The limit is one of the whole process, and is put back."""
+    before = csv.field_size_limit(LONGEST_CELL)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
+
+
+def _read_csv_file(file: Path, separator: str) -> CsvFile:
     rows: list[list[str]] = []
     starts: list[int] = []
     try:
-        with file.open(encoding="utf-8-sig", newline="") as lines:
+        with io.TextIOWrapper(open_regular(file), encoding="utf-8-sig", newline="") as lines:
             reader = csv.reader(lines, delimiter=separator, strict=True)
             header = next((cells for cells in reader if cells), [])
             begin = reader.line_num + 1

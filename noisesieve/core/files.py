@@ -20,6 +20,7 @@ from typing import IO, Any
 from filelock import FileLock, Timeout
 
 from noisesieve.core.errors import OutputError
+from noisesieve.core.untrusted import NO_FOLLOW, is_own, open_own, open_regular, refuse_link, refuse_links
 
 try:
     import fcntl
@@ -77,6 +78,7 @@ def atomic_output(path: Path, *, folder: bool, force: bool) -> Iterator[Path]:
             raise OutputError(f"{path}: exists already.", "Choose another name with -o, or pass --force.")
         yield path
         return
+    refuse_link(path)
     restore_and_sweep(path)
     refuse_existing_folder(path, force=force)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -140,8 +142,18 @@ def marked_folder(folder: Path) -> Iterator[None]:
         _remove_folder(folder)
 
 
+def _remove(left: Path) -> None:
+    if left.is_dir():
+        _remove_folder(left)
+    else:
+        left.unlink(missing_ok=True)
+
+
 def _remove_folder(folder: Path) -> None:
-    """Remove a folder of ours, its mark last, so that it is still recognised if this is interrupted."""
+    """Remove a folder of ours, its mark last, so that it is still recognised if this is interrupted.
+
+    Links in it are removed, never followed.
+    """
     with contextlib.suppress(OSError):
         for entry in folder.iterdir():
             if entry.is_dir() and not entry.is_symlink():
@@ -151,23 +163,26 @@ def _remove_folder(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_ours(folder: Path) -> bool:
-    """Return True for a folder with our mark, or an empty one: its process was killed before it set the mark."""
-    return (folder / MARK).exists() or not any(folder.iterdir())
+def _is_ours(left: Path) -> bool:
+    """Return True for a temporary file, a folder with our mark, or an empty one, whose process was killed before.
+
+    Never for a link, or for what belongs to another user: these are left alone.
+    """
+    if not LEFTOVER.fullmatch(left.name) or not is_own(left):
+        return False
+    return left.is_file() or (left / MARK).is_file() or not any(left.iterdir())
 
 
 def restore_and_sweep(path: Path) -> None:
     """Undo what a kill left beside `path`: put back an old folder that was being replaced, remove unfinished things."""
     for left in path.parent.glob(f".{glob.escape(path.name)}.*"):
-        if not LEFTOVER.fullmatch(left.name) or not (left.is_file() or _is_ours(left)):
-            continue
         with contextlib.suppress(OSError):
-            if left.suffix == ".old" and not path.exists():
+            if not _is_ours(left):
+                continue
+            if left.suffix == ".old" and not os.path.lexists(path):
                 left.replace(path)
-            elif left.is_dir() and _is_abandoned(left / MARK):
-                _remove_folder(left)
-            elif left.is_file() and _is_abandoned(left):
-                left.unlink(missing_ok=True)
+            elif _is_abandoned(left / MARK if left.is_dir() else left):
+                _remove(left)
 
 
 def _hold(file: IO[Any]) -> None:
@@ -182,7 +197,7 @@ def hold_folder(folder: Path) -> Iterator[None]:
     """Wait for the lock on a folder, and hold it; no lock file stays behind. Unix only; a missing folder has none."""
     handle = None
     with contextlib.suppress(FileNotFoundError):
-        handle = None if fcntl is None else os.open(folder, os.O_RDONLY)
+        handle = None if fcntl is None else os.open(folder, os.O_RDONLY | NO_FOLLOW)
     if handle is None:
         yield
         return
@@ -195,10 +210,10 @@ def hold_folder(folder: Path) -> Iterator[None]:
 
 def _is_abandoned(file: Path) -> bool:
     """Return True if nobody holds a temporary file any more."""
-    if not file.exists():
+    if not os.path.lexists(file):
         return True
     try:
-        with file.open("rb") as opened:
+        with open_regular(file, follow=False) as opened:
             if fcntl is None:
                 return False
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -210,10 +225,8 @@ def _is_abandoned(file: Path) -> bool:
 def sweep_temporaries(folder: Path) -> None:
     """Remove what a killed process was writing in a folder. Nobody else may be writing there."""
     for left in folder.glob(".*.tmp"):
-        if LEFTOVER.fullmatch(left.name) and left.is_file():
-            left.unlink(missing_ok=True)
-        elif LEFTOVER.fullmatch(left.name) and _is_ours(left):
-            _remove_folder(left)
+        if _is_ours(left):
+            _remove(left)
 
 
 def sync_file(path: Path) -> None:
@@ -240,8 +253,8 @@ def write_json(path: Path, document: Any) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """Return the SHA-256 of a file's bytes, as hex."""
-    with path.open("rb") as file:
+    """Return the SHA-256 of a file's bytes, as hex. Anything but a regular file raises OSError."""
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -263,15 +276,20 @@ def digest(document: Any) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Lock a run folder. A second process gets an error that names the pid; the lock ends with its process."""
+    """Lock a run folder. A second process gets an error that names the pid; the lock ends with its process.
+
+    Nothing is written through a link: one in the place of the folder or of our files is refused.
+    """
+    refuse_links(folder, (".lock", ".lock.pid"))
     pid_file = folder / ".lock.pid"
     lock = FileLock(folder / ".lock", blocking=False)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()
-        pid_file.write_text(str(os.getpid()))
+        with os.fdopen(open_own(pid_file, os.O_WRONLY | os.O_TRUNC), "w") as file:
+            file.write(str(os.getpid()))
     except Timeout:
-        pid = pid_file.read_text() if pid_file.exists() else "unknown"
+        pid = pid_file.read_text() if pid_file.is_file() else "unknown"
         raise OutputError(
             f"{folder}: process {pid} is writing this run.", "Wait for it, or choose another folder with -o."
         ) from None

@@ -10,7 +10,9 @@ from noisesieve.core.options import REQUIRED, Settings, option, parse_names, par
 from noisesieve.core.settings import (
     DATA,
     NETWORK,
+    NOT_MOVED,
     OUTPUT,
+    MovedData,
     PixelSettings,
     ScanSettings,
     SourceSettings,
@@ -103,8 +105,7 @@ class EvaluateSettings(Settings):
     decisions: tuple[Path, ...] = decisions_option("Measure by people's decisions")
     update: bool = option(False, "With --decisions: correct the run's probabilities by them.", OUTPUT)
     seed: int = option(0, "With --plant: seed of the flips.", DATA, least=0, most=2**63 - 1)
-    data: Path | None = option(None, "With --plant: new path of the dataset, if it was moved.", DATA)
-    root: Path | None = option(None, "With --plant: new folder of a table's images, if moved.", DATA)
+    moved: MovedData = field(default_factory=MovedData)
     picture: Path | None = option(
         None, "Path of the chart. Default: evaluation.svg in the run folder.", OUTPUT, metavar="FILE"
     )
@@ -120,8 +121,8 @@ class EvaluateSettings(Settings):
         if self.decisions and self.picture is not None:
             raise UsageError("--decisions draws no chart.", "Leave --picture out.")
         if self.plant is None:
-            if self.data is not None or self.root is not None:
-                raise UsageError("--data and --root are only for --plant.", "Leave them out.")
+            if self.moved != NOT_MOVED and not self.update:
+                raise UsageError("--data and --root are only for --plant and --update.", "Leave them out.")
             return
         if self.truth.truth is not None or self.truth.truth_column is not None:
             raise UsageError(

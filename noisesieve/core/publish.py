@@ -1,7 +1,9 @@
 """Publish several files as one set: the old set stays until the new one is whole.
 
 The new files are written to a hidden folder beside the first of them. Renaming that folder is the decision: before it
-nothing has changed; after it the set is put in place by this process or, if that is killed, by the next one that looks.
+nothing has changed; after it the set is put in place by this process or, if that is killed, by the next one that writes
+there. Readers only report such a set: it may be a stranger's. For the same reason a set with links in it, of another
+user, or without its main file is refused, and only known names are moved.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from noisesieve.core.files import (
     sync_file,
     sync_folder,
 )
+from noisesieve.core.untrusted import is_own, read_json
 
 PLAN, OLD = "publish.json", ".noisesieve-old"
 
@@ -68,12 +71,20 @@ def publish(staged: Path, main: Path, *, remove: Sequence[str] = ()) -> None:
 
 
 def finish_publishing(main: Path, known: Collection[str]) -> None:
-    """Put a decided set in place, if a killed process left one. Several processes may do this at once.
+    """Put a decided set in place, if a killed process left one: for the command that is about to write there.
 
     `known` are the names that may belong to the set beside `main`, so that a hostile dataset moves no other file.
     """
-    if main.name and os.path.isdir(_decided(main)):
+    if unfinished_publication(main) is not None:
         _carry_out(main, known)
+
+
+def unfinished_publication(main: Path) -> Path | None:
+    """Return the folder of a set that was decided and not put in place, or None. For readers, who only report it."""
+    try:
+        return _decided(main) if main.name and os.path.lexists(_decided(main)) else None
+    except OSError:  # a name that is too long
+        return None
 
 
 def sidecar_path(out: Path, ending: str) -> Path:
@@ -90,34 +101,54 @@ def sidecar_names(out: Path) -> list[str]:
 def _carry_out(main: Path, known: Collection[str]) -> None:
     folder = _decided(main)
     try:
+        _require_own(folder, main)
         with hold_folder(folder):
-            if not (folder / PLAN).exists():  # all is done but the removal of the folder
+            if not os.path.lexists(folder / PLAN):  # all is done but the removal of the folder
+                if not (folder / MARK).is_file():
+                    raise ValueError("it has no plan, and noisesieve did not make it")
                 shutil.rmtree(folder, ignore_errors=True)
                 return
             files = _FileSet(folder, main, known)
             try:
                 files.put_in_place()
             except OSError:
-                with contextlib.suppress(OSError):  # if that fails, too, the next process goes on
+                with contextlib.suppress(OSError):  # if that fails, too, nothing is discarded: the next process goes on
                     files.undo()
                     files.discard()
                 raise
             files.discard()
     except OSError as error:
         raise cannot_be_written(main, error) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{folder / PLAN}: damaged.", f"Remove {folder}, and run the command again.") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise StateError(
+            f"{folder}: an unfinished set of files that cannot be put in place ({error}).",
+            f"Look at it, remove {folder}, and run the command again.",
+        ) from error
+
+
+def _require_own(folder: Path, main: Path) -> None:
+    """Refuse a set with a link or with files of another user, in its own files or in the place of its main file."""
+    for path in (folder, folder / OLD, folder / PLAN, folder / MARK, folder / main.name, main):
+        if os.path.lexists(path) and not is_own(path):
+            raise ValueError(f"{path.name} is a link, or belongs to another user")
 
 
 class _FileSet:
     """A decided set of files. Every step can be repeated, and undone: the old files are kept until the end."""
 
     def __init__(self, folder: Path, main: Path, known: Collection[str]) -> None:
-        plan = json.loads((folder / PLAN).read_text(encoding="utf-8"))
+        plan = read_json(folder / PLAN)
         self._mark, self._others, self._remove = plan["mark"], list(plan["others"]), list(plan["remove"])
         if strange := {*self._others, *self._remove} - set(known):
-            raise ValueError(f"{strange} does not belong there")
+            raise ValueError(f"{min(strange)!r} does not belong there")
         self._folder, self._main, self._old = folder, main, folder / OLD
+        if not self._old.is_dir():
+            raise ValueError(f"{OLD} is missing")
+        for name in self._others:
+            if os.path.lexists(folder / name) and not is_own(folder / name):
+                raise ValueError(f"{name} is a link, or belongs to another user")
+        if not (folder / main.name).exists() and _mark(main) != self._mark:
+            raise ValueError(f"its main file, {main.name}, is missing")
 
     def put_in_place(self) -> None:
         """Move the old files away and the new ones to their place."""
@@ -141,8 +172,9 @@ class _FileSet:
         before = folder / self._main.name
         if _mark(self._main) == self._mark:
             put_in_place(before, self._main) if before.exists() else self._main.replace(before)
-        for kept in self._old.iterdir():
-            kept.replace(home / kept.name)
+        for name in {*self._others, *self._remove}:
+            if os.path.lexists(self._old / name):
+                (self._old / name).replace(home / name)
 
     def discard(self) -> None:
         """Remove the folder: nothing is left to do."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 
-from noisesieve.core.files import Document, Json
+from noisesieve.core.documents import from_json
+from noisesieve.core.files import Document
 
 LAST = "last"  # the depth of a network that every network has
 
@@ -122,10 +123,9 @@ def recipe_to_document(recipe: Recipe) -> Document:
     return {**asdict(recipe), **lists, "frozen": recipe.frozen}
 
 
-def recipe_from_document(document: Json) -> Recipe:
-    """Undo `recipe_to_document`."""
-    kind = HeadRecipe if document["frozen"] else NetworkRecipe
-    known = {item.name for item in fields(kind)}
-    values = {name: value for name, value in document.items() if name in known}
-    depths = tuple(document.get("depths", (LAST,)))  # older runs have only one
-    return kind(**{**values, "lr_steps": tuple(document["lr_steps"]), "depths": depths})
+def recipe_from_document(document: object) -> Recipe:
+    """Undo `recipe_to_document`. Raises ValueError for a document of another kind."""
+    values = from_json(dict[str, object], document, "recipe")
+    frozen = from_json(bool, values.get("frozen"), "frozen")
+    values = {"depths": [LAST], **values}  # older runs have only one
+    return from_json(HeadRecipe, values, "recipe") if frozen else from_json(NetworkRecipe, values, "recipe")

@@ -1,16 +1,21 @@
 """Rows of numbers on disk by image content, appended in chunks with a checksum each: decoded pixels, and features.
 
 The data file is one memory map of rows. The file of chunks beside it has one line of JSON per chunk: its place, the
-contents of its rows and the CRC-32 of its bytes. A chunk counts only after its line was written, so a killed process
-loses at most one chunk. Nothing is synchronised with the disk: what a power failure leaves half written has another
-checksum. Several processes may append to the same files; a row that two of them computed is there twice, which does no
-harm.
+contents of its rows, and the user's signature of these and of its bytes: no row stands for another content, even where
+somebody else can write to the cache. A chunk counts only after its line was written, so a killed process loses at
+most one chunk. Nothing is synchronised with the disk: what a power failure leaves half written has another signature.
+Several processes may append to the same files; a row that two of them computed is there twice, which does no harm.
+Files are opened without following links, and a folder that others can write to is not used. (Chunks of earlier versions
+have a CRC-32 instead of a signature. They count in a folder that nobody else can write to.)
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
+import re
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,8 +27,10 @@ import numpy.typing as npt
 from filelock import FileLock
 
 from noisesieve.core.records import Ints
+from noisesieve.core.untrusted import is_own, is_private, is_sealed, open_own, open_regular, seal
 
 CHUNK = 128  # rows
+_HASHES = re.compile(r"[0-9a-f]{64}(,[0-9a-f]{64})*")  # a content is known by its SHA-256
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,13 @@ class Chunk:
 
     first: int  # position of its first row
     contents: list[str]
-    checksum: int
+    seal: str | None  # None: of an earlier version
+    checksum: int | None
+
+    @property
+    def head(self) -> bytes:
+        """What is signed beside the bytes of the rows."""
+        return json.dumps([self.first, self.contents]).encode()
 
 
 class RowFile:
@@ -53,12 +66,15 @@ class RowFile:
     def _read_index(self) -> None:
         """Read the lines that were added since. An unfinished last line is of a killed process and does not count."""
         try:
-            with self._index.open("rb") as file:
+            if not is_own(self.file.parent):
+                return  # of another user, or a link
+            with open_regular(self._index, follow=False) as file:
                 file.seek(self._read_bytes)
                 added = file.read()
+            with open_regular(self.file, follow=False) as data:
+                stored = os.fstat(data.fileno()).st_size // self._row_bytes
         except OSError:
             return  # there is none, or it cannot be read: then its rows are computed again
-        stored = self.file.stat().st_size // self._row_bytes if self.file.exists() else 0
         for line in added[: added.rfind(b"\n") + 1].splitlines(keepends=True):
             self._read_bytes += len(line)
             chunk = _read_line(line)
@@ -83,7 +99,7 @@ class RowFile:
         lost = 0
         for number in sorted(needed):
             chunk = self._chunks[number]
-            if self._checksum_of(chunk) == chunk.checksum:
+            if self._is_sound(chunk):
                 self._sound.add(number)
                 continue
             for content in chunk.contents:
@@ -92,28 +108,40 @@ class RowFile:
                     lost += 1
         return lost
 
-    def _checksum_of(self, chunk: Chunk) -> int | None:
+    def _is_sound(self, chunk: Chunk) -> bool:
+        """Return True if the rows of a chunk are the ones that were written for its contents."""
         try:
-            with self.file.open("rb") as file:
+            with open_regular(self.file, follow=False) as file:
                 file.seek(chunk.first * self._row_bytes)
-                return zlib.crc32(file.read(len(chunk.contents) * self._row_bytes))
+                data = file.read(len(chunk.contents) * self._row_bytes)
+            if chunk.seal is not None:
+                return is_sealed(chunk.seal, self._name, chunk.head, data)
+            return is_private(self.file.parent) and zlib.crc32(data) == chunk.checksum
         except OSError:
-            return None  # counts as damaged
+            return False
+
+    @property
+    def _name(self) -> bytes:
+        """What distinguishes these rows from those of other files: pixels of another size, say."""
+        return json.dumps([self.file.parent.name, self.file.name, self.shape, self._dtype.str]).encode()
 
     def append(self, contents: Sequence[str], values: npt.NDArray[Any]) -> None:
         """Add a chunk: its bytes first, then its line in the index."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not is_own(self.file.parent):
+            raise PermissionError(errno.EPERM, "a link, or of another user", str(self.file.parent))
         data = values.astype(self._dtype, copy=False).tobytes()
-        with FileLock(self.file.parent / ".lock"):
+        with FileLock(self.file.parent / ".lock", mode=0o600):
             if self._read_bytes and not self._index.exists():
                 raise FileNotFoundError(2, "the cache was cleared while it was in use", str(self._index))
             self._read_index()  # other processes may have added chunks
-            with self.file.open("ab") as file:
+            with os.fdopen(open_own(self.file, os.O_RDWR | os.O_APPEND), "ab") as file:
                 file.truncate(self._rows * self._row_bytes)  # what a killed process left behind
                 file.write(data)
-            entry = {"first": self._rows, "contents": list(contents), "crc32": zlib.crc32(data)}
-            line = json.dumps(entry).encode() + b"\n"
-            with self._index.open("ab") as file:
+            chunk = Chunk(self._rows, list(contents), None, None)
+            mark = seal(self._name, chunk.head, data)
+            line = json.dumps({"first": chunk.first, "contents": chunk.contents, "seal": mark}).encode() + b"\n"
+            with os.fdopen(open_own(self._index, os.O_RDWR | os.O_APPEND), "ab") as file:
                 file.truncate(self._read_bytes)
                 file.write(line)
             self._read_index()
@@ -132,12 +160,17 @@ def open_rows(file: Path, rows: int, *, shape: tuple[int, ...], dtype: np.dtype[
     """Return the first rows of a data file as a memory map."""
     if rows == 0:
         return np.zeros((0, *shape), dtype=dtype)
-    return np.memmap(file, dtype=dtype, mode="r", shape=(rows, *shape))
+    with open_regular(file, follow=False) as opened:
+        return np.memmap(opened, dtype=dtype, mode="r", shape=(rows, *shape))
 
 
 def _read_line(line: bytes) -> Chunk | None:
     try:
         entry = json.loads(line)
-        return Chunk(int(entry["first"]), [str(content) for content in entry["contents"]], int(entry["crc32"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+        contents = list(map(str, entry["contents"]))
+        if not _HASHES.fullmatch(",".join(contents)):
+            return None
+        mark, checksum = entry.get("seal"), entry.get("crc32")
+        return Chunk(int(entry["first"]), contents, None if mark is None else str(mark), checksum)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None

@@ -19,6 +19,13 @@ WAIVERS = Path(".noisesieve-waivers.csv")  # in the working folder, to be commit
 MOST_EPOCHS = 10**6
 
 
+def outside_option() -> bool:
+    """Declare --allow-outside."""
+    text = "Accept paths and links that lead out of the dataset's folder."
+    declared: bool = option(False, text, DATA, shared=True)
+    return declared
+
+
 @dataclass(frozen=True)
 class SourceSettings(Settings):
     """Which rows of which dataset."""
@@ -33,7 +40,7 @@ class SourceSettings(Settings):
     split: str | None = option(None, "Use one split only, such as train.", DATA)
     limit: int | None = option(None, "Use a stratified sample of this many rows.", DATA, least=2, most=10**12)
     limit_seed: int = 0
-    allow_outside: bool = option(False, "Accept ../ and absolute paths in a table.", DATA, shared=True)
+    allow_outside: bool = outside_option()
     images: bool = True  # False: rows have vectors, and need no image
 
     def location(self) -> dict[str, Path]:
@@ -181,14 +188,16 @@ def device_option() -> Any:
     return option("auto", "Device.", MACHINE, choices=("auto", "cpu", "cuda", "mps"), shared=True)
 
 
-def moved_data_option() -> Any:
-    """Return the field of --data."""
-    return option(None, "New path of the dataset, if it was moved.", DATA)
+@dataclass(frozen=True)
+class MovedData(Settings):
+    """Where a finished run's dataset is, if the run is not to be asked: it was moved, or the run is a stranger's."""
+
+    data: Path | None = option(None, "Path of the dataset, if it was moved or the run is not yours.", DATA)
+    root: Path | None = option(None, "Folder of a table's images, if it was moved or the run is not yours.", DATA)
+    allow_outside: bool = outside_option()
 
 
-def moved_root_option() -> Any:
-    """Return the field of --root of a finished run."""
-    return option(None, "New folder of a table's images, if it was moved.", DATA)
+NOT_MOVED = MovedData()
 
 
 def replace_output_option() -> Any:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
-from noisesieve.core.files import Document, Json
+from noisesieve.core.documents import from_json
+from noisesieve.core.files import Document
 from noisesieve.core.recipes import Recipe, recipe_from_document, recipe_to_document
-from noisesieve.core.records import DepthEvidence, JudgeEvidence, LossEvidence, Recalibration, TrainingFacts
+from noisesieve.core.records import Recalibration, TrainingFacts
 
 SCHEMA_VERSION = 1  # of report.parquet, summary.json and run.json
 VAGUE = 0.15  # width of an interval of the noise rate above which there are too few rows to tell
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,14 @@ class TrainingSummary:
         facts = {name: value for name, value in asdict(self.facts).items() if value is not None}
         return {**facts, "device": self.device, "recipe": recipe_to_document(self.recipe)}
 
+    @classmethod
+    def from_document(cls, document: object) -> TrainingSummary:
+        """Undo `to_document`. Raises ValueError for a document of another kind."""
+        values = from_json(dict[str, object], document, "training")
+        recipe = recipe_from_document(values.get("recipe"))
+        device = from_json(str, values.get("device"), "device")
+        return cls(from_json(TrainingFacts, values, "training"), device, recipe)
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -162,54 +170,12 @@ class Summary:
         return {"schema_version": SCHEMA_VERSION, **document, "training": self.training.to_document()}
 
     @classmethod
-    def from_document(cls, document: Json) -> Summary:
-        """Undo `to_document`. Raises KeyError or TypeError for a document of another kind."""
-        training = document["training"]
-        counts = ("examples", "readable", "clean", "corrupted", "waived", "unreadable", "undecided", "paper_corrupted")
-        return cls(
-            **{name: int(document[name]) for name in counts},
-            flagged=_typed(Flagged, document["flagged"]),
-            estimated_noise_rate=_typed(NoiseRate, document["estimated_noise_rate"]),
-            budget=[_typed(Budget, row) for row in document["budget"]],
-            classes=[_typed(ClassFlagged, row) for row in document["classes"]],
-            groups=_groups(document["groups"]),
-            confusions=[_typed(Confusion, row) for row in document["confusions"]],
-            suspects=[_typed(TopSuspect, row) for row in document["suspects"]],
-            unreadable_rows=[_typed(UnreadableRow, row) for row in document["unreadable_rows"]],
-            duplicates=_typed(Duplicates, document["duplicates"]),
-            recalibration=(
-                None if document["recalibration"] is None else _typed(Recalibration, document["recalibration"])
-            ),
-            training=TrainingSummary(
-                _training_facts(training), training["device"], recipe_from_document(training["recipe"])
-            ),
-        )
+    def from_document(cls, document: object) -> Summary:
+        """Undo `to_document`. Raises ValueError for a document of another kind."""
+        return from_json(cls, document)
 
 
 def _to_json(value: Any) -> Any:
     if isinstance(value, list):
         return [_to_json(item) for item in value]
     return value if value is None or isinstance(value, int) else asdict(value)
-
-
-def _groups(document: Json | None) -> Groups | None:
-    if document is None:
-        return None
-    return Groups(document["column"], [_typed(GroupFlagged, row) for row in document["values"]])
-
-
-def _training_facts(values: Json) -> TrainingFacts:
-    found = _typed(TrainingFacts, values)
-    depths, losses, judges = (values.get(f"compared_{name}") for name in ("depths", "losses", "judges"))
-    return replace(
-        found,
-        compared_depths=None if depths is None else [_typed(DepthEvidence, row) for row in depths],
-        compared_losses=None if losses is None else [_typed(LossEvidence, row) for row in losses],
-        compared_judges=None if judges is None else [_typed(JudgeEvidence, row) for row in judges],
-    )
-
-
-def _typed(kind: type[T], values: Json) -> T:
-    """Return a dataclass from the keys of a JSON object that it has."""
-    known = {item.name for item in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in values.items() if name in known})

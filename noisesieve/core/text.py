@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
 import json
 import os
 import re
@@ -38,7 +36,10 @@ IMAGE_EXTENSIONS = frozenset(
     ]
 )
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2})")
+_QUOTED = re.compile(r'[",;\t\r\n]')
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # text that a spreadsheet would run, with or without our own quotes
+_CI_COMMAND = re.compile(r"::(?=[A-Za-z])|##(?=vso\[|\[)")  # a line of a table may break before it
+_RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)  # on Windows
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LONGEST_NAME = 120  # bytes; file systems allow 255
 _DIGITS = re.compile(r"(\d{1,18})")
@@ -82,10 +83,19 @@ def natural_key(text: str) -> tuple[tuple[tuple[int, int, str], ...], str]:
 
 
 def printable(text: str) -> str:
-    """Return text for a terminal, with control and format characters (ESC, bidi overrides) escaped."""
+    """Return text for a terminal, with control and format characters (ESC, bidi overrides) escaped.
+
+    In a CI log some text is a command, as `::set-output` of GitHub and `##vso[…]` of Azure: it is broken up.
+    """
+    text = _CI_COMMAND.sub(lambda found: " ".join(found[0]), text)
     if text.isprintable():
         return text
     return "".join(c if _is_safe(c) else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+def printable_json(document: object) -> str:
+    """Return a JSON document on one line in which no text is a command of a CI system."""
+    return re.sub(r"##(?=vso\[|\[)", r"#\\u0023", json.dumps(document))
 
 
 def _is_safe(character: str) -> bool:
@@ -112,13 +122,19 @@ def file_of(root: str, path: str) -> str:
 
 
 def csv_line(cells: Sequence[object], separator: str = ",") -> str:
-    """Return one CSV row without its line ending. Cells that contain any kind of line ending are quoted.
+    """Return one CSV row without its line ending. Cells with any kind of separator or line ending are quoted.
 
-    Python's csv writer quotes only cells that contain its own line terminator; other readers also break at the others.
+    Python's csv writer quotes only cells that contain its own; other readers, such as a spreadsheet in another
+    language, also break at the others, and what follows could be a formula.
     """
-    text = io.StringIO(newline="")
-    csv.writer(text, delimiter=separator, lineterminator="\r\n").writerow(cells)
-    return text.getvalue().removesuffix("\r\n")
+    return separator.join(_csv_cell(cell, alone=len(cells) == 1) for cell in cells)
+
+
+def _csv_cell(cell: object, *, alone: bool) -> str:
+    text = "" if cell is None else str(cell)
+    if not _QUOTED.search(text) and not (alone and not text):
+        return text
+    return '"' + text.replace('"', '""') + '"'
 
 
 def guard_cell(text: str) -> str:
@@ -139,8 +155,10 @@ def without_xml_control(text: str) -> str:
 def folder_name(text: str) -> str:
     """Return a label as a folder name: without separators, not hidden, not too long."""
     name = re.sub(r'[/\\\0-\x1f\x7f:*?"<>|]', "_", text).strip() or "_"
-    if name[0] == ".":
-        name = "_" + name[1:]
+    if name[0] == "." or _RESERVED.match(name):
+        name = "_" + name.removeprefix(".")
+    if name.endswith("."):  # Windows drops it
+        name = name[:-1] + "_"
     if len(name.encode("utf-8", "surrogateescape")) > _LONGEST_NAME:
         mark = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
         stem, ending = os.path.splitext(name)

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 from noisesieve.core.csv_file import csv_separator, read_csv_file
 from noisesieve.core.errors import InputError
 from noisesieve.core.text import line_that_is_not_utf8, refuse_half_characters
+from noisesieve.core.untrusted import read_regular
 
 UNUSABLE = "unusable"
 PAGE_DECISIONS = ("accept", "keep", "relabel", UNUSABLE)
@@ -54,13 +55,11 @@ def read_decisions(file: Path) -> DecisionFile:
     if reader is None:
         raise InputError(f"{file}: not a format of decisions.", f"Give a file that ends in {', '.join(READERS)}.")
     try:
-        blob = file.read_bytes()
+        blob = read_regular(file, most=LONGEST)
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}.", "Check the path.") from error
     if not blob.strip():
         raise InputError(f"{file}: is empty.", "Decide something first.")
-    if len(blob) > LONGEST:
-        raise InputError(f"{file}: {len(blob):,} bytes, too large for decisions.", "Is it the right file?")
     content = reader(file, blob)
     if not content.decisions and not content.undecided:
         raise InputError(f"{file}: contains no decisions.", "Decide something first.")

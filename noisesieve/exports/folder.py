@@ -15,7 +15,9 @@ def write(job: ExportJob) -> ExportResult:
     """Write links or copies, below the split if the dataset has splits."""
     writer = ImageWriter(job)
     names = writer.write_all(_target)
-    return ExportResult(sum(name is not None for name in names), writer.notes())
+    linked = job.link and job.files is not None and any(job.files)
+    notes = ["The images are links: scan the folder with --allow-outside, or export with --files copy."] * linked
+    return ExportResult(sum(name is not None for name in names), [*writer.notes(), *notes])
 
 
 def _target(row: Json) -> tuple[tuple[str, ...], str]:

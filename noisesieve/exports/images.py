@@ -68,7 +68,8 @@ class ImageWriter:
         if file is not None and job.link:
             target.symlink_to(os.path.realpath(file))
         else:
-            target.write_bytes(blob)
+            with target.open("xb") as copy:
+                copy.write(blob)
         return name
 
     def _safe(self, labels: tuple[str, ...]) -> list[str]:
@@ -86,8 +87,9 @@ class ImageWriter:
 
     def _name(self, folder: PurePosixPath, stem: str, ending: str, i: int) -> str:
         name = str(folder / f"{stem}{ending}")
-        if _folded(name) in self._taken:
-            name = str(folder / f"{stem}-row{self._job.rows[i]['row']}{ending}")
+        while _folded(name) in self._taken:
+            stem = f"{stem}-row{self._job.rows[i]['row']}"
+            name = str(folder / f"{stem}{ending}")
         self._taken.add(_folded(name))
         return name
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from noisesieve.core.text import printable
 from noisesieve.gate.result import GateResult, describe_suspect
 
 MOST_ANNOTATIONS = 10  # GitHub shows no more per step
@@ -29,7 +30,7 @@ def summary(markdown: str) -> str:
 
 
 def _message(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

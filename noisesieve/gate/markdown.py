@@ -9,6 +9,7 @@ from noisesieve.core.text import printable
 from noisesieve.gate.result import GateResult
 
 SHOWN = 20
+_LINK = re.compile(r"@|:(?=//)|(?<=www)\.", re.IGNORECASE)  # @name, https://…, www.…
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~-])")
 
 
@@ -46,5 +47,6 @@ def _word(passed: bool) -> str:
 
 
 def escape(text: str) -> str:
-    """Return text that Markdown shows literally."""
-    return html.escape(_SPECIAL.sub(r"\\\1", printable(text)), quote=False)
+    """Return text that Markdown shows literally: nobody is notified, nothing becomes a link."""
+    plain = html.escape(_SPECIAL.sub(r"\\\1", printable(text)), quote=False)
+    return _LINK.sub(lambda found: f"&#{ord(found[0])};", plain)

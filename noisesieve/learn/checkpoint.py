@@ -14,6 +14,7 @@ from torch import Tensor
 
 from noisesieve.core.errors import StateError
 from noisesieve.core.files import Json, atomic_write
+from noisesieve.core.untrusted import open_regular
 
 DIGEST = 32  # bytes of SHA-256 at the end of the file
 KEPT = 2
@@ -70,16 +71,17 @@ class Checkpoints:
         return None
 
     def _files(self) -> list[Path]:
-        return sorted(self._folder.glob("*.ckpt"))
+        return sorted(self._folder.glob("[0-9]" * 8 + ".ckpt"))
 
     def _read(self, file: Path) -> tuple[dict[str, str], dict[str, Tensor]] | None:
         """Return metadata and tensors, or None if the file is damaged."""
-        content = file.read_bytes()
+        with open_regular(file, follow=False) as opened:
+            content = opened.read()
         blob, mark = content[:-DIGEST], content[-DIGEST:]
         if hashlib.sha256(blob).digest() != mark:
             return None
         try:
             header = json.loads(blob[8 : 8 + int.from_bytes(blob[:8], "little")])
             return header["__metadata__"], load(blob)
-        except (SafetensorError, KeyError, ValueError):
+        except (SafetensorError, KeyError, ValueError, TypeError, RecursionError):
             return None

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from noisesieve.core.errors import StateError
 from noisesieve.core.files import Json
 from noisesieve.core.recipes import NetworkRecipe, RetrainRecipe
 from noisesieve.learn.checkpoint import Checkpoint
@@ -117,17 +118,20 @@ class TrainingState:
                 self.optimizer.state[parameter]["momentum_buffer"] = buffer
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Set everything from a checkpoint."""
+        """Set everything from a checkpoint. One of another network, or of nothing that we wrote, is refused."""
         tensors, facts = checkpoint
-        self._set_weights(tensors)
-        self.stashed = _part(tensors, "stashed.")
-        self.keep, self.dropped = tensors["keep"], tensors["dropped"]
-        for name in self._OPTIONAL:
-            setattr(self, name, tensors.get(name))
-        for name in self._FACTS:
-            setattr(self, name, facts[name])
-        if facts["scaler"]:
-            self.precision.scaler.load_state_dict(facts["scaler"])
+        try:
+            self._set_weights(tensors)
+            self.stashed = _part(tensors, "stashed.")
+            self.keep, self.dropped = tensors["keep"], tensors["dropped"]
+            for name in self._OPTIONAL:
+                setattr(self, name, tensors.get(name))
+            for name in self._FACTS:
+                setattr(self, name, facts[name])
+            if facts["scaler"]:
+                self.precision.scaler.load_state_dict(facts["scaler"])
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise StateError(f"The checkpoint does not fit ({error}).", "Start a new run with --force.") from error
 
     def norm_buffers(self) -> list[Tensor]:
         """Return BatchNorm's running statistics, which differ between the ranks of a CPU run."""

@@ -9,6 +9,7 @@ from noisesieve.pixels.decode import (
     decode,
     inspect_files,
     thumbnails,
+    validate,
 )
 from noisesieve.pixels.fetch import fetch
 from noisesieve.pixels.transfer import load_pixels, save_pixels
@@ -24,4 +25,5 @@ __all__ = [
     "load_pixels",
     "save_pixels",
     "thumbnails",
+    "validate",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,12 @@ from noisesieve.core.progress import Session
 from noisesieve.core.records import Bytes, Ints
 from noisesieve.core.row_store import RowFile, open_rows
 from noisesieve.core.settings import PixelSettings
+from noisesieve.core.untrusted import is_own
 from noisesieve.pixels.image import DECODER_VERSION
+
+OUR_FILE = re.compile(
+    r"\.lock|[a-z0-9_]+\.(u8|f16|chunks)|contents\.parquet"
+)  # in an entry; the last of older versions
 
 
 def default_cache_dir() -> Path:
@@ -33,7 +39,7 @@ def cache_folder(settings: PixelSettings, session: Session) -> Path | None:
         return None
     folder = settings.cache_dir or default_cache_dir()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if os.access(folder, os.W_OK):
             _remove_empty_entries(folder)
             return folder
@@ -48,10 +54,15 @@ def _remove_empty_entries(folder: Path) -> None:
     """Remove entries in which a failed or killed run stored nothing."""
     for entry in folder.glob("*px-v*-*"):
         with contextlib.suppress(OSError, Timeout):
-            if not any(file.stat().st_size for file in entry.iterdir()):
+            if is_own(entry) and _is_empty(entry):
                 with FileLock(entry / ".lock", blocking=False):
-                    if not any(file.stat().st_size for file in entry.iterdir()):
+                    if _is_empty(entry):
                         shutil.rmtree(entry)
+
+
+def _is_empty(entry: Path) -> bool:
+    """Return True for an entry whose files are all ours, by their names, and empty."""
+    return all(OUR_FILE.fullmatch(file.name) and file.lstat().st_size == 0 for file in entry.iterdir())
 
 
 def warn_uncached(session: Session, root: Path, error: OSError) -> None:

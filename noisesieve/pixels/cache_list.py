@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from noisesieve.core.untrusted import is_own, open_regular
+from noisesieve.pixels.cache import OUR_FILE
 
 
 @dataclass(frozen=True)
@@ -30,12 +33,14 @@ def list_entries(folder: Path) -> list[CacheEntryInfo]:
     entries = []
     for path in sorted(folder.glob("*px-v*-*")) if folder.is_dir() else ():
         try:
+            if not is_own(path):
+                continue  # of another user, or a link
             kind, images = _kind_and_images(path)
             size = int(path.name.partition("px-")[0])
             used = datetime.datetime.fromtimestamp(path.stat().st_mtime, tz=datetime.UTC)
-        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, RecursionError):
             continue
-        total = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+        total = sum(file.lstat().st_size for file in path.iterdir() if file.is_file())
         entries.append(CacheEntryInfo(path.name, kind, size, images, total, used.isoformat(timespec="seconds")))
     return sorted(entries, key=lambda entry: entry.last_used)
 
@@ -52,7 +57,7 @@ def _kind_and_images(path: Path) -> tuple[str, int]:
 
 def _rows_of_chunks(file: Path) -> int:
     rows = 0
-    with file.open("rb") as lines:
+    with open_regular(file, follow=False) as lines:
         for line in lines:
             rows += len(json.loads(line)["contents"])
     return rows
@@ -64,7 +69,16 @@ def clear_entries(folder: Path, entries: Sequence[CacheEntryInfo], *, older_than
     for entry in entries:
         idle = (now - datetime.datetime.fromisoformat(entry.last_used)).total_seconds()
         if older_than is None or idle > older_than:
-            shutil.rmtree(folder / entry.name, ignore_errors=True)
+            _remove_entry(folder / entry.name)
             if not (folder / entry.name).exists():
                 gone.append(entry)
     return gone
+
+
+def _remove_entry(entry: Path) -> None:
+    """Remove our own files of an entry, and its folder if nothing else is in it."""
+    with contextlib.suppress(OSError):
+        for file in entry.iterdir():
+            if OUR_FILE.fullmatch(file.name):
+                file.unlink()
+        entry.rmdir()

@@ -194,6 +194,18 @@ def thumbnails(
     return found
 
 
+def validate(index: Index, rows: Ints, settings: PixelSettings, session: Session) -> list[str | None]:
+    """Decode these rows and keep nothing. Returns the hash of each content; None: it cannot be decoded."""
+    tasks = [ImageTask(j, index.locate(row)) for j, row in enumerate(rows.tolist())]
+    found: list[str | None] = [None] * len(tasks)
+
+    def take(result: TaskResult) -> None:
+        found[result.key] = result.sha256 if result.status == "ok" else None
+
+    _run(tasks, take, settings, session, Stage("validating", 16))
+    return found
+
+
 def _fits(settings: PixelSettings, folder: Path, size: int, *, images: int, missing: int) -> bool:
     """Return True if all images fit the budget, and those that are missing nine tenths of the free disk space."""
     while not folder.exists():

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import base64
+import errno
 import functools
 import json
-import os
-import stat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from noisesieve.core.parquet_file import open_packed
 from noisesieve.core.records import ImageLocation, Ints
+from noisesieve.core.untrusted import open_regular, read_regular
 from noisesieve.pixels.image import Unreadable
 
 MAX_BYTES = 2**29  # larger files are not read
@@ -34,23 +35,14 @@ def fetch(location: ImageLocation) -> bytes:
 
 def _file(path: str) -> bytes:
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        return read_regular(path, most=MAX_BYTES)
     except FileNotFoundError:
         raise Unreadable("missing file") from None
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise Unreadable(f"cannot be opened: {getattr(error, 'strerror', None) or error}") from error
-    try:
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode):
-            raise Unreadable("not a regular file")
-        if facts.st_size > MAX_BYTES:
-            raise Unreadable(f"{facts.st_size} bytes, more than {MAX_BYTES}")
-        with os.fdopen(os.dup(handle), "rb") as file:
-            return file.read()
     except OSError as error:
-        raise Unreadable(f"cannot be read: {error.strerror}") from error
-    finally:
-        os.close(handle)
+        own = error.errno in (errno.EINVAL, errno.EFBIG)  # our own words: not a regular file, too large
+        raise Unreadable(str(error.strerror) if own else f"cannot be opened: {error.strerror}") from error
+    except ValueError as error:  # a NUL in the name
+        raise Unreadable(f"cannot be opened: {error}") from error
 
 
 def _cell(file: str, column: str, position: int) -> bytes | None:
@@ -61,11 +53,13 @@ def _cell(file: str, column: str, position: int) -> bytes | None:
     cell: Any = _group(file, column, group)[position - int(starts[group])].as_py()
     if isinstance(cell, dict):  # Hugging Face: a struct of bytes and path
         cell = cell.get("bytes")
+    if isinstance(cell, bytes) and len(cell) > MAX_BYTES:
+        raise Unreadable(f"{len(cell)} bytes, more than {MAX_BYTES}")
     return cell if isinstance(cell, bytes) else None
 
 
 def _jsonl_cell(file: str, column: str, offset: int) -> bytes | None:
-    with open(file, "rb") as lines:
+    with open_regular(file) as lines:
         lines.seek(offset)
         cell = json.loads(lines.readline()).get(column)
     if isinstance(cell, dict):
@@ -80,7 +74,7 @@ def _jsonl_cell(file: str, column: str, offset: int) -> bytes | None:
 
 @functools.lru_cache(maxsize=4)
 def _open(file: str) -> pq.ParquetFile:
-    return pq.ParquetFile(file)
+    return open_packed(file)  # a few kilobytes may repeat an image a million times
 
 
 @functools.lru_cache(maxsize=4)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import io
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from noisesieve.core.records import Bytes
+from noisesieve.core.records import Bytes, Floats
 
 # Pillow opens about 40 formats; these are the ones that browsers, labelling tools, scanners and satellites use.
 # MPO is a JPEG followed by further images.
@@ -20,6 +21,7 @@ PADDING = 128  # grey value of the bars beside an image that is not square
 THUMBNAIL_QUALITY = 75
 LOSSLESS_SIDE = 64  # thumbnails up to this side are lossless: every pixel is visible
 ORIENTATION_TAG = 0x0112
+STRIP = 2**20  # pixels of a deep image that are scaled at a time
 DECODER_VERSION = 1  # part of the cache key: raise it when the pixels of any image change
 
 _TRANSPOSE = {
@@ -31,9 +33,6 @@ _TRANSPOSE = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-
-# Our own limit, `max_pixels`, replaces Pillow's, which only warns before it allocates.
-Image.MAX_IMAGE_PIXELS = None
 
 
 class Unreadable(Exception):
@@ -120,16 +119,30 @@ def _rgb(image: Image.Image, longest: int) -> Image.Image:
 
 
 def _from_deep(image: Image.Image) -> Image.Image:
-    """Return 8 bits from 16, 32 or float by scaling; Pillow's `convert` would clip everything above 255."""
-    values = np.nan_to_num(np.asarray(image).astype(np.float64), posinf=0.0, neginf=0.0)
-    low, high = float(values.min()), float(values.max())
-    if image.mode == "F" and low >= 0 and high <= 1:
-        scaled = values * 255
-    elif low >= 0 and high <= 65535 and image.mode != "F":
-        scaled = values / 257  # always the full 16-bit range, so that images stay comparable
-    else:
-        scaled = (values - low) * (255 / (high - low) if high > low else 0.0)
-    return Image.fromarray(scaled.round().astype(np.uint8))
+    """Return 8 bits from 16, 32 or float by scaling; Pillow's `convert` would clip everything above 255.
+
+    The image is scaled in strips: all of it in float64 would take eight times its memory.
+    """
+    low = min(float(strip.min()) for _, strip in _strips(image))
+    high = max(float(strip.max()) for _, strip in _strips(image))
+    pixels = np.empty((image.height, image.width), dtype=np.uint8)
+    for top, values in _strips(image):
+        if image.mode == "F" and low >= 0 and high <= 1:
+            scaled = values * 255
+        elif low >= 0 and high <= 65535 and image.mode != "F":
+            scaled = values / 257  # always the full 16-bit range, so that images stay comparable
+        else:
+            scaled = (values - low) * (255 / (high - low) if high > low else 0.0)
+        pixels[top : top + len(values)] = scaled.round().astype(np.uint8)
+    return Image.fromarray(pixels)
+
+
+def _strips(image: Image.Image) -> Iterator[tuple[int, Floats]]:
+    """Yield the rows of an image a few at a time, as finite numbers, with the number of the first."""
+    height = max(1, STRIP // image.width)
+    for top in range(0, image.height, height):
+        part = np.asarray(image.crop((0, top, image.width, min(image.height, top + height))))
+        yield top, np.nan_to_num(part.astype(np.float64), posinf=0.0, neginf=0.0)
 
 
 def _shrink(image: Image.Image, longest: int) -> Image.Image:

@@ -14,11 +14,17 @@ import signal
 import sys
 
 import numpy as np
+from PIL import Image
 
 from noisesieve.core.records import ImageLocation
 from noisesieve.pixels.fetch import fetch
 from noisesieve.pixels.image import Unreadable, decode_image, make_thumbnail, read_header
 from noisesieve.pixels.known import KnownContents
+
+if sys.platform != "win32":
+    import resource
+
+SPARE_BYTES, BYTES_PER_PIXEL = 2**31, 16  # memory of a worker beyond its start: RGBA and a copy need 8 per pixel
 
 
 def main() -> None:
@@ -31,12 +37,26 @@ def main() -> None:
     os.dup2(null, 1)
     os.dup2(null, 2)  # C libraries print warnings about broken files
     config = json.loads(sys.stdin.readline())
+    Image.MAX_IMAGE_PIXELS = None  # our own limit, `max_pixels`, replaces Pillow's, which warns before it allocates
+    _limit_memory(config["max_pixels"])
     known = KnownContents.load(config.pop("known"))
     for line in sys.stdin:
         for row, file, column, position in json.loads(line):
             result, data = _run_task(ImageLocation(file, column, position), known, **config)
             results.write(json.dumps([row, *result, len(data)]).encode() + b"\n" + data)
             results.flush()
+
+
+def _limit_memory(max_pixels: int) -> None:
+    """Let an image that needs far more memory than it should fail alone, where the system supports that (Linux)."""
+    if sys.platform != "linux":
+        return  # the limit of pixels alone holds there
+    with open("/proc/self/statm", encoding="ascii") as file:
+        now = int(file.read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    most = now + SPARE_BYTES + BYTES_PER_PIXEL * max_pixels
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    if hard == resource.RLIM_INFINITY or hard > most:
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _run_task(

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, NamedTuple
 
+import noisesieve
 from noisesieve.core.errors import NoisesieveError
 from noisesieve.core.records import ImageLocation
 
@@ -171,10 +172,10 @@ class _WorkerThread(threading.Thread):
 
     def _start_process(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "noisesieve.pixels.worker"],
+            [sys.executable, "-P", "-m", "noisesieve.pixels.worker"],  # -P: never import from the working folder
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            env={**os.environ, "PYTHONPATH": _import_path(), "PYTHONSAFEPATH": "1"},
         )
         assert process.stdin is not None
         process.stdin.write(self._config.encode() + b"\n")
@@ -213,6 +214,12 @@ class _WorkerThread(threading.Thread):
         why = f"decoding took longer than {self._seconds:g} s" if self._slow else f"decoding crashed (exit code {code})"
         self._results.put(TaskResult(tasks[done].key, None, why, 0, 0, transient=True))
         return done + 1
+
+
+def _import_path() -> str:
+    """Return where a worker finds its modules: as here, but never in the working folder, which may be the dataset."""
+    here, package = os.getcwd(), os.path.dirname(os.path.dirname(noisesieve.__file__))
+    return os.pathsep.join(path for path in (*sys.path, package) if path and (path == package or path != here))
 
 
 def _read_result(pipe: IO[bytes]) -> TaskResult | None:

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from noisesieve import __version__
-from noisesieve.core.errors import NoisesieveError, StateError
-from noisesieve.core.files import Json, atomic_write, sha256_of, sha256_of_weights, write_json
+from noisesieve.core.documents import from_json
+from noisesieve.core.errors import InputError, NoisesieveError, StateError, UsageError
+from noisesieve.core.files import atomic_write, sha256_of, sha256_of_weights, write_json
 from noisesieve.core.recipes import LAST, NetworkChoice
 from noisesieve.core.records import ModelSummary
+from noisesieve.core.untrusted import read_json
 from noisesieve.learn.frozen.head_data import Head
-from noisesieve.learn.networks.backbones import build
-from noisesieve.learn.networks.depths import Network
+from noisesieve.learn.networks.backbones import LITE, build
 from noisesieve.learn.networks.lite import with_timm_names
-from noisesieve.learn.networks.pretrained import Statistics, load_backbone, weights_file
+from noisesieve.learn.networks.pretrained import IMAGENET, Statistics, load_backbone, weights_file
+from noisesieve.learn.networks.timm_net import is_timm
 from noisesieve.learn.state import TrainingState
-from noisesieve.report.run import verify_written
+from noisesieve.report.run import RunFolder, verify_written
 
 SCHEMA_VERSION = 1
+LARGEST = 1024  # side of the images, as --image-size allows
 EMBEDDINGS = "embeddings"  # stands for the backbone of heads on the user's own embeddings
 
 
@@ -105,111 +110,188 @@ class SavedModel:
     sha256: str
 
 
+@dataclass(frozen=True)
+class _FrozenWeights:
+    weights: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class _Curve:
+    log_probability: list[float]
+    chance: list[float]
+
+
+@dataclass(frozen=True)
+class _Card:
+    """model.json as it is read. It may be a stranger's: `check` bounds everything that memory is asked for."""
+
+    schema_version: int
+    backbone: str
+    image_size: int
+    classes: list[str]
+    mean: list[float]
+    std: list[float]
+    flip: bool
+    prior: list[float]
+    beta: float
+    sieve_eps: float
+    sha256: str
+    depths: tuple[str, ...] = (LAST,)  # older runs have only one
+    frozen: _FrozenWeights | None = None
+    base_rate: dict[str, int] | None = None
+    calibration: _Curve | None = None
+
+    def require_bounds(self) -> None:
+        """Raise ValueError for values that no scan writes."""
+        if not 0 <= self.image_size <= LARGEST:
+            raise ValueError(f"image_size is {self.image_size}")
+        if len(set(self.classes)) != len(self.classes) or len(self.classes) != len(self.prior):
+            raise ValueError("classes and prior do not fit")
+        if {len(self.mean), len(self.std)} - {0, 3} or not 0 < self.sieve_eps <= 1 or min(self.std, default=1) <= 0:
+            raise ValueError("mean, std or sieve_eps is out of bounds")
+        if self.base_rate is not None and not {"flagged", "of"} <= self.base_rate.keys():
+            raise ValueError("base_rate has no counts")
+        curve = self.calibration
+        if curve is not None and (not curve.chance or len(curve.chance) != len(curve.log_probability)):
+            raise ValueError("the calibration has no curve")
+
+    def to_model(self, network: torch.nn.Module) -> SavedModel:
+        """Return the model with its loaded network."""
+        curve = self.calibration
+        return SavedModel(
+            network=network,
+            image_size=self.image_size,
+            classes=self.classes,
+            statistics=(self.mean, self.std),
+            flip=self.flip,
+            prior=self.prior,
+            beta=self.beta,
+            sieve_eps=self.sieve_eps,
+            base_rate=self.base_rate,
+            calibration=None if curve is None else (curve.log_probability, curve.chance),
+            sha256=self.sha256,
+        )
+
+
 def load_vector_model(folder: Path) -> SavedModel:
     """Load the head of a run that was scanned from embeddings: a linear layer on vectors."""
-    facts, _ = _read_card(folder)
-    if facts.get("backbone") != EMBEDDINGS:
+    card, weights = _read_card(folder)
+    if card.backbone != EMBEDDINGS:
         raise StateError(f"{folder}: its model scores images, not embeddings.", "Leave --embeddings out.")
-    tensors = load_file(folder / "model.safetensors")
-    layer = torch.nn.Linear(*reversed(tensors["fc.weight"].shape))
-    layer.load_state_dict({"weight": tensors["fc.weight"], "bias": tensors["fc.bias"]})
-    return _saved_model(facts, layer.eval())
+    with _fitting(folder):
+        tensors = load_file(weights)
+        layer = torch.nn.Linear(*reversed(tensors["fc.weight"].shape))
+        layer.load_state_dict({"weight": tensors["fc.weight"], "bias": tensors["fc.bias"]})
+        if layer.out_features != len(card.classes):
+            raise ValueError(f"{layer.out_features} classes, not {len(card.classes)}")
+    return card.to_model(layer.eval())
 
 
-def load_model(folder: Path, device: torch.device, *, backbone_file: Path | None = None) -> SavedModel:
+def load_model(folder: Path, device: torch.device, *, backbone: str | None = None) -> SavedModel:
     """Load the network of a run folder. Changed weights and another backbone than the run's are refused.
 
-    `backbone_file`: the weights file of a frozen backbone, if it was moved.
+    `backbone` names the weights of a frozen one: their file, if it was moved, or what is to be downloaded. Nothing is
+    downloaded because the model asks for it.
     """
-    facts, weights = _read_card(folder)
-    if facts.get("backbone") == EMBEDDINGS:
+    card, weights = _read_card(folder)
+    if card.backbone == EMBEDDINGS:
         raise StateError(f"{folder}: its model scores embeddings, not images.", "Give those of the batch: --embeddings")
-    try:
+    file = None if card.frozen is None else _frozen_file(folder, card.frozen, card.backbone, backbone)
+    with _fitting(folder):
+        if is_timm(card.backbone):
+            _require_memory(card, weights if file is None else file)
         network = build(
-            facts["backbone"],
-            classes=len(facts["classes"]),
-            image_size=facts["image_size"],
-            seed=0,
-            depths=tuple(facts.get("depths", (LAST,))),  # older runs have only one
+            card.backbone, classes=len(card.classes), image_size=card.image_size, seed=0, depths=card.depths
         )
-        network.load_state_dict(with_timm_names(load_file(weights)), strict=facts.get("frozen") is None)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise StateError(
-            f"{folder / 'model.json'}: does not describe {weights.name} ({error}).", "Scan again with --force."
-        ) from error
-    if (frozen := facts.get("frozen")) is not None:
-        _load_frozen_backbone(network, frozen, facts["backbone"], backbone_file or _own_weights(folder))
+        network.load_state_dict(with_timm_names(load_file(weights)), strict=file is None)
+    if file is not None:
+        load_backbone(network, file)
     network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-    return _saved_model(facts, network)
+    return card.to_model(network)
 
 
-def _saved_model(facts: Json, network: torch.nn.Module) -> SavedModel:
-    curve = facts.get("calibration")
-    return SavedModel(
-        network=network,
-        image_size=facts["image_size"],
-        classes=facts["classes"],
-        statistics=(facts["mean"], facts["std"]),
-        flip=facts["flip"],
-        prior=facts["prior"],
-        beta=facts["beta"],
-        sieve_eps=facts["sieve_eps"],
-        base_rate=facts.get("base_rate"),
-        calibration=None if curve is None else (curve["log_probability"], curve["chance"]),
-        sha256=facts["sha256"],
-    )
-
-
-def _read_card(folder: Path) -> tuple[Json, Path]:
-    """Return model.json and the file of the weights. Changed ones are refused."""
-    card, weights = folder / "model.json", folder / "model.safetensors"
-    verify_written(card)
+@contextlib.contextmanager
+def _fitting(folder: Path) -> Iterator[None]:
+    """Turn what a card that does not fit its weights leads to into an error of the state."""
     try:
-        facts = json.loads(card.read_text(encoding="utf-8"))
-        intact, version = sha256_of(weights) == facts["sha256"], int(facts["schema_version"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{folder}: no model that can be read ({error}).", "Scan again with --force.") from error
-    if version > SCHEMA_VERSION:
+        yield
+    except (KeyError, TypeError, ValueError, RuntimeError, UsageError, SafetensorError) as error:
         raise StateError(
-            f"{card}: schema version {version}, this noisesieve reads up to {SCHEMA_VERSION}.",
-            "Upgrade noisesieve.",
+            f"{folder / 'model.json'}: does not describe model.safetensors ({error}).", "Scan again with --force."
+        ) from error
+
+
+def _require_memory(card: _Card, file: Path) -> None:
+    """Raise ValueError for a network with far more weights than their file has, before it is built."""
+    with torch.device("meta"):
+        network = build(
+            card.backbone, classes=len(card.classes), image_size=card.image_size, seed=0, depths=card.depths
         )
+    # A weight takes a byte at the least.
+    need = sum(value.numel() for name, value in network.named_parameters() if not name.startswith("fc."))
+    if need > file.stat().st_size:
+        raise ValueError(f"{card.backbone} has {need:,} weights, more than {file.name}")
+
+
+def _read_card(folder: Path) -> tuple[_Card, Path]:
+    """Return model.json and the file of the weights. Changed ones are refused."""
+    weights = folder / "model.safetensors"
+    card = _read_facts(folder)
+    try:
+        intact = sha256_of(weights) == card.sha256
+    except OSError as error:
+        raise StateError(f"{weights}: cannot be read ({error.strerror}).", "Scan again with --force.") from error
     if not intact:
         raise StateError(f"{weights}: changed since the run wrote it.", "Scan again with --force.")
-    return facts, weights
+    return card, weights
+
+
+def _read_facts(folder: Path) -> _Card:
+    file = folder / "model.json"
+    verify_written(file)
+    try:
+        document = read_json(file)
+        version = document.get("schema_version") if isinstance(document, dict) else None
+        if isinstance(version, int) and version > SCHEMA_VERSION:
+            raise StateError(
+                f"{file}: schema version {version}, this noisesieve reads up to {SCHEMA_VERSION}.",
+                "Upgrade noisesieve.",
+            )
+        card = from_json(_Card, document)
+        card.require_bounds()
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError(f"{file}: no model that can be read ({error}).", "Scan again with --force.") from error
+    return card
 
 
 def statistics_of_model(folder: Path) -> Statistics:
     """Return mean and deviation per channel that the model's images were normalized with."""
-    card = folder / "model.json"
-    verify_written(card)
-    try:
-        facts = json.loads(card.read_text(encoding="utf-8"))
-        return facts["mean"], facts["std"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{card}: missing or damaged.", "Scan again with --force.") from error
+    card = _read_facts(folder)
+    return card.mean, card.std
 
 
-def _load_frozen_backbone(network: Network, frozen: dict[str, str], backbone: str, file: Path | None) -> None:
-    """Load the backbone that the head was trained on. Any other is refused."""
+def _frozen_file(folder: Path, frozen: _FrozenWeights, backbone: str, wanted: str | None) -> Path:
+    """Return the file of the backbone that the head was trained on. Any other is refused."""
+    known = RunFolder(folder).read()
+    recorded = (known.location or {}).get("weights") if known is not None and known.own else None
     try:
-        file = file or weights_file(frozen["weights"], backbone) or Path()
-        same = sha256_of_weights(file) == frozen["sha256"]
+        if wanted is not None:
+            file = weights_file(wanted, backbone) or Path()
+        elif recorded is not None:
+            file = Path(recorded)
+        elif frozen.weights in (LITE, IMAGENET) or is_timm(frozen.weights):
+            file = weights_file(frozen.weights, backbone, download=False) or Path()
+        else:
+            raise InputError(f"{frozen.weights}: a file that only you can name.")
+        same = sha256_of_weights(file) == frozen.sha256
     except (NoisesieveError, OSError) as error:
         raise StateError(
-            f"The model's backbone, {frozen['weights']}, is missing: {error}",
-            "Put it back, or give its path: check --weights FILE.",
+            f"The model's backbone, {frozen.weights}, is missing: {error}",
+            "Put it back, or name it: check --weights FILE, or the name to download it.",
         ) from error
     if not same:
         raise StateError(
             f"{file}: not the backbone that the model's head was trained on.", "Give the right file with --weights."
         )
-    load_backbone(network, file)
-
-
-def _own_weights(folder: Path) -> Path | None:
-    """Return the path of the user's own weights file when the run was made, or None."""
-    try:
-        return Path(json.loads((folder / "run.json").read_text(encoding="utf-8"))["location"]["weights"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    return file

@@ -7,19 +7,23 @@ import functools
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from noisesieve.core.documents import from_json
 from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.files import Document, Json, atomic_write
+from noisesieve.core.parquet_file import TooLarge, read_parquet
 from noisesieve.core.records import Bools, EpochRow
 from noisesieve.core.summary import SCHEMA_VERSION, Summary
+from noisesieve.core.untrusted import read_json, require_regular
 from noisesieve.report.run import verify_written
 from noisesieve.report.schema import COLUMNS, HISTORY, KEY
 from noisesieve.report.table import ReportInputs
@@ -50,10 +54,10 @@ class ReportFacts:
         """Return the metadata as JSON."""
         return asdict(self)
 
-    @classmethod
-    def from_document(cls, document: Json) -> ReportFacts:
-        """Undo `to_document`."""
-        return cls(**{item.name: document[item.name] for item in fields(cls)})
+
+@dataclass(frozen=True)
+class _Version:
+    schema_version: int
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,9 @@ class Report:
         if not file.exists():
             return None
         try:
-            return pq.read_table(file, **options)
-        except (pa.ArrowException, OSError) as error:
+            require_regular(file)
+            return pq.read_table(file, **options) if options else read_parquet(file)[0]
+        except (pa.ArrowException, OSError, TooLarge) as error:
             raise StateError(f"{file}: damaged ({error}).", "Scan again with --force.") from error
 
     @functools.cached_property
@@ -111,9 +116,11 @@ class Report:
         file = self.path.parent / "summary.json"
         verify_written(file)
         try:
-            return Summary.from_document(json.loads(file.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise StateError(f"{file}: missing or damaged.", "Scan the dataset again with --force.") from error
+            return Summary.from_document(read_json(file))
+        except (OSError, ValueError, RecursionError) as error:
+            raise StateError(
+                f"{file}: missing or damaged ({error}).", "Scan the dataset again with --force."
+            ) from error
 
 
 def write_table(table: pa.Table, path: Path, facts: Json | None = None) -> None:
@@ -171,10 +178,8 @@ def _read(path: str | Path, columns: list[str] | None) -> Report:
     if not file.exists():
         raise InputError(f"{file}: no such report.", "Give a run folder that `noisesieve scan` has finished.")
     try:
-        with pq.ParquetFile(file) as opened:
-            schema = opened.schema_arrow
-            table = opened.read(None if columns is None else [name for name in columns if name in schema.names])
-    except (pa.ArrowException, OSError) as error:
+        table, schema = read_parquet(file, columns)
+    except (pa.ArrowException, OSError, TooLarge) as error:
         if file.suffix != ".parquet":
             raise InputError(
                 f"{file}: not a noisesieve report.", "Give a run folder, or its report.parquet."
@@ -183,19 +188,34 @@ def _read(path: str | Path, columns: list[str] | None) -> Report:
     metadata = schema.metadata or {}
     if KEY not in metadata or "row" not in schema.names or "probabilities" in schema.names:
         raise InputError(f"{file}: not a noisesieve report.", "Give a run folder, or its report.parquet.")
-    facts = json.loads(metadata[KEY])
-    if facts["schema_version"] > SCHEMA_VERSION:
+    try:
+        document = json.loads(metadata[KEY])
+        version = from_json(_Version, document).schema_version
+    except (ValueError, RecursionError) as error:
+        raise StateError(f"{file}: its metadata is damaged ({error}).", "Scan the dataset again.") from error
+    if version > SCHEMA_VERSION:
         raise StateError(
-            f"{file}: schema version {facts['schema_version']}; this noisesieve reads up to {SCHEMA_VERSION}.",
+            f"{file}: schema version {version}; this noisesieve reads up to {SCHEMA_VERSION}.",
             "Upgrade noisesieve.",
         )
     missing = [name for name in COLUMNS if name not in schema.names]
     if missing:
         raise StateError(f"{file}: the column {missing[0]!r} is missing.", "Scan the dataset again.")
+    _require_columns(table, file)
     try:
-        return Report(table, ReportFacts.from_document(facts), file)
-    except KeyError as error:
-        raise StateError(f"{file}: its metadata has no {error}.", "Scan the dataset again.") from error
+        return Report(table, from_json(ReportFacts, document, "its metadata"), file)
+    except ValueError as error:
+        raise StateError(f"{file}: {error}.", "Scan the dataset again.") from error
+
+
+def _require_columns(table: pa.Table, file: Path) -> None:
+    """Refuse a report whose columns have other types than ours, or whose rows are not numbered."""
+    for name in table.column_names:
+        wanted = COLUMNS.get(name)
+        if wanted is not None and not table[name].type.equals(wanted):
+            raise StateError(f"{file}: the column {name!r} is {table[name].type}.", "Scan the dataset again.")
+    if "row" in table.column_names and not pc.all(pc.equal(table["row"], pa.array(np.arange(len(table))))).as_py():
+        raise StateError(f"{file}: its rows are not in order.", "Scan the dataset again.")
 
 
 def find_rows(report: Report, names: Sequence[str]) -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -13,12 +14,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from noisesieve.core.documents import from_json
 from noisesieve.core.errors import OutputError, StateError
 from noisesieve.core.files import Document, atomic_write, digest, sha256_of, sweep_temporaries, write_json
 from noisesieve.core.progress import Session
-from noisesieve.core.publish import finish_publishing, publish, stage
+from noisesieve.core.publish import finish_publishing, publish, stage, unfinished_publication
 from noisesieve.core.records import FileFacts, Index
 from noisesieve.core.summary import SCHEMA_VERSION
+from noisesieve.core.untrusted import is_sealed, read_json, refuse_link, refuse_links, seal
 from noisesieve.report.differences import Identity, differences
 
 FILES = (
@@ -32,8 +35,10 @@ FILES = (
     "model.json",
     "retrain.json",
 )
+RUNS = Path("noisesieve-runs")  # where run folders go without -o
 MAIN = "report.parquet"  # the first of the files that are published together
 STALE = ("review.html", "curves.svg")  # files without a hash that belong to the run before
+CHECKPOINTS = "[0-9]" * 8 + ".ckpt"
 PUBLISHED = frozenset((*FILES, *STALE, "run.json", "checkpoint"))  # names of a set that is published
 
 
@@ -54,7 +59,9 @@ def fingerprint(index: Index, file_facts: FileFacts) -> str:
 
 def output_folder(wanted: Path | None, index: Index, session: Session) -> Path:
     """Return the run folder. It is never inside an image folder, whose sub-folders are classes."""
-    folder = wanted or Path("noisesieve-runs") / index.name
+    folder = wanted or RUNS / index.name
+    if wanted is None:
+        refuse_link(RUNS)
     if index.kind != "folder" or not folder.resolve().is_relative_to(index.root.resolve()):
         return folder
     if wanted is not None:
@@ -88,24 +95,23 @@ class RunRecord:
     complete: bool = False  # every file was written
     files: dict[str, str] = field(default_factory=dict)  # name → SHA-256, of a complete run
     schema_version: int = SCHEMA_VERSION
+    own: bool = False  # this user wrote it on this machine: the paths in it can be trusted
 
     def to_document(self) -> Document:
-        """Return run.json with a hash of itself."""
-        document = {name: value for name, value in vars(self).items() if value not in (None, {}) or name == "files"}
-        return {**document, "digest": digest(document)}
+        """Return run.json with a hash of itself, and this user's signature."""
+        parts = {name: value for name, value in vars(self).items() if name != "own"}
+        document = {name: value for name, value in parts.items() if value not in (None, {}) or name == "files"}
+        mark = digest(document)
+        return {**document, "digest": mark, "signature": seal(mark.encode())}
 
     @classmethod
     def from_document(cls, document: object) -> RunRecord:
         """Undo `to_document`. Raises ValueError for a document of another kind."""
-        if not isinstance(document, dict) or not isinstance(document.get("digest"), str):
-            raise ValueError("not a run")
-        values = {name: value for name, value in document.items() if name != "digest"}
-        if digest(values) != document["digest"]:
+        values = dict(from_json(dict[str, object], document))
+        mark, signature = values.pop("digest", None), values.pop("signature", None)
+        if digest(values) != mark:
             raise ValueError("its hash does not match")
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise ValueError("its keys are not those of a run") from error
+        return replace(from_json(cls, values), own=is_sealed(signature, str(mark).encode()))
 
 
 class RunFolder:
@@ -119,6 +125,7 @@ class RunFolder:
 
     def recover(self) -> None:
         """Finish or remove what a killed process left here. The folder must be locked."""
+        refuse_links(self.folder, PUBLISHED)
         finish_publishing(self.folder / MAIN, PUBLISHED)
         sweep_temporaries(self.folder)
 
@@ -182,7 +189,7 @@ class RunFolder:
         A finished run in the same folder stays as it is, and readable, until the new one is whole.
         """
         if fresh:
-            for old in self.checkpoints.rglob("*.ckpt"):
+            for old in self.checkpoints.rglob(CHECKPOINTS):
                 old.unlink(missing_ok=True)
         self._write_rows(index, file_facts)
         finished = self.is_finished()
@@ -231,12 +238,8 @@ class RunFolder:
             )
 
     def _verify(self, known: RunRecord) -> None:
-        for name, mark in known.files.items():
-            file = self.folder / name
-            if not file.exists() or sha256_of(file) != mark:
-                raise StateError(
-                    f"{file}: {'changed since the run' if file.exists() else 'missing'}.", "Scan again with --force."
-                )
+        for name in known.files:
+            verify_written(self.folder / name)
 
     def _write_rows(self, index: Index, file_facts: FileFacts) -> None:
         """Write ids, labels and hashes of the dataset, so that a later change can be named."""
@@ -248,10 +251,14 @@ class RunFolder:
 def verify_written(file: Path) -> None:
     """Refuse a file of a run folder that is not the one the run wrote, by its hash in run.json.
 
-    Files that a killed process did not put in place are put there first. A run that never finished is refused, too.
+    A run that never finished, or whose files a killed process did not put in place, is refused, too.
     """
     folder = file.parent
-    finish_publishing(folder / MAIN, PUBLISHED)
+    if (left := unfinished_publication(folder / MAIN)) is not None:
+        raise StateError(
+            f"{folder}: a command was stopped while it replaced the files of this run ({left.name}).",
+            "The same command finishes it. If the run is not your own, do not use it.",
+        )
     known = RunFolder(folder).read()
     if known is None:
         return  # a file without a run folder
@@ -260,16 +267,20 @@ def verify_written(file: Path) -> None:
     mark = known.files.get(file.name)
     if mark is not None and not file.exists():
         raise StateError(f"{file}: missing.", "Put it back, or scan the dataset again with --force.")
-    if mark is not None and sha256_of(file) != mark:
+    try:
+        changed = mark is not None and sha256_of(file) != mark
+    except OSError as error:
+        raise StateError(f"{file}: {error.strerror}.", "Scan the dataset again with --force.") from error
+    if changed:
         raise StateError(f"{file}: changed since the run wrote it.", "Scan the dataset again with --force.")
 
 
 def _read_record(file: Path) -> RunRecord | None:
     """Return a run.json, with its hash checked, or None if there is none."""
-    if not file.exists():
+    if not os.path.lexists(file):
         return None
     try:
-        document = json.loads(file.read_text(encoding="utf-8"))
+        document = read_json(file)
         newer = document["schema_version"] if isinstance(document, dict) else 0
         if isinstance(newer, int) and newer > SCHEMA_VERSION:
             raise StateError(

@@ -6,22 +6,23 @@ A waiver is valid for one image content with one label. If either changes, it en
 from __future__ import annotations
 
 import datetime
-import getpass
-import tempfile
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-from filelock import FileLock
+from filelock import FileLock, Timeout
+from platformdirs import user_cache_path
 
 from noisesieve.core.csv_file import read_csv_file
-from noisesieve.core.errors import InputError
-from noisesieve.core.files import Json, atomic_write, digest
+from noisesieve.core.errors import InputError, OutputError
+from noisesieve.core.files import Json, atomic_write, cannot_be_written, digest
 from noisesieve.core.records import Bools, Index
 from noisesieve.core.settings import WAIVERS
 from noisesieve.core.text import csv_line, guard_cell, unguard_cell
+
+WAIT_SECONDS = 60.0  # for another process that writes the same file
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,15 @@ def add_waivers(file: Path, new: Sequence[Waiver]) -> int:
 
     Several processes may do this at once: each waits for the others.
     """
-    mark = f"{digest(str(file.resolve()))[:16]}-{getpass.getuser()}"
-    lock = Path(tempfile.gettempdir()) / f"noisesieve-waivers-{mark}.lock"  # not beside a file that is committed
-    with FileLock(lock):
-        return _add_waivers(file, new)
+    locks = user_cache_path("noisesieve") / "locks"  # the user's own; not beside a file that is committed
+    try:
+        locks.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with FileLock(locks / f"waivers-{digest(str(file.resolve()))[:16]}.lock", timeout=WAIT_SECONDS):
+            return _add_waivers(file, new)
+    except Timeout as error:
+        raise OutputError(f"{file}: another process is writing it.", "Wait for it, and run this again.") from error
+    except OSError as error:
+        raise cannot_be_written(locks, error) from error
 
 
 def _add_waivers(file: Path, new: Sequence[Waiver]) -> int:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.publish import finish_publishing, sidecar_names
-from noisesieve.core.records import Index, Ints
+from noisesieve.core.publish import unfinished_publication
+from noisesieve.core.records import Floats, Index, Ints
 from noisesieve.core.settings import SourceSettings
 from noisesieve.sources import delimited, folder, jsonl, parquet
 from noisesieve.sources.table import KINDS
@@ -30,8 +32,12 @@ def read(settings: SourceSettings, *, least_classes: int = 2) -> Index:
 
 def read_all(settings: SourceSettings) -> Index:
     """Index every row of a dataset, ignoring --split and --limit."""
-    finish_publishing(settings.path, sidecar_names(settings.path))  # an `apply` that was killed
-    return SOURCES[kind_of(settings.path)](settings)
+    kind = kind_of(settings.path)
+    index = SOURCES[kind](settings)
+    if (left := unfinished_publication(settings.path)) is None:
+        return index
+    note = f"{left} is of an `apply` that was stopped, and is not looked at: that command finishes it."
+    return replace(index, notes=[*index.notes, note])
 
 
 def narrow(index: Index, settings: SourceSettings, *, least_classes: int = 2) -> Index:
@@ -56,6 +62,8 @@ def kind_of(path: Path) -> str:
         return "folder"
     if not path.exists():
         raise InputError(f"{path}: no such file or folder.", "Check the path.")
+    if not path.is_file():
+        raise InputError(f"{path}: not a regular file.", "Give a folder, or a table.")
     suffix = path.suffix.lower()
     if suffix == ".json":
         jsonl.refuse_json(path)
@@ -75,18 +83,29 @@ def stratified(labels: list[str], limit: int, *, seed: int) -> Ints:
         return np.arange(len(labels), dtype=np.int64)
     rng = np.random.default_rng(seed)
     _, codes, counts = np.unique(np.array(labels, dtype=object), return_inverse=True, return_counts=True)
-    quota = counts * (limit / len(labels))
-    share = np.maximum(np.floor(quota).astype(np.int64), 1 if limit >= len(counts) else 0)
-    while share.sum() != limit:  # distribute the rounding errors by largest remainder
-        step = 1 if share.sum() < limit else -1
-        room = (share < counts) if step > 0 else (share > 1 if limit >= len(counts) else share > 0)
-        gain = np.where(room, step * (quota - share), -np.inf)
-        share[int(gain.argmax())] += step
+    quota: Floats = (counts * (limit / len(labels))).astype(np.float64)
+    least = 1 if limit >= len(counts) else 0
+    share = _rounded(quota, np.maximum(np.floor(quota).astype(np.int64), least), counts, limit, least=least)
     shuffled = rng.permutation(len(labels))
     by_class = shuffled[np.argsort(codes[shuffled], kind="stable")]
     starts = np.cumsum(counts) - counts
     position_in_class = np.arange(len(labels)) - np.repeat(starts, counts)
     return np.sort(by_class[position_in_class < np.repeat(share, counts)]).astype(np.int64)
+
+
+def _rounded(quota: Floats, share: Ints, counts: Ints, total: int, *, least: int) -> Ints:
+    """Distribute the rounding errors by largest remainder, so that the shares add up to the total."""
+    step = 1 if share.sum() < total else -1
+    gains = [(-step * gain, place) for place, gain in enumerate((quota - share).tolist())]
+    heapq.heapify(gains)
+    for _ in range(abs(int(share.sum()) - total)):
+        while True:
+            _, place = heapq.heappop(gains)
+            if (share[place] < counts[place]) if step > 0 else (share[place] > least):
+                break
+        share[place] += step
+        heapq.heappush(gains, (float(-step * (quota[place] - share[place])), place))
+    return share
 
 
 def _one_split(index: Index, split: str) -> Index:

@@ -11,7 +11,7 @@ from noisesieve.core.files import MARK
 from noisesieve.core.records import ImageLocation, Index
 from noisesieve.core.settings import SourceSettings
 from noisesieve.core.text import IMAGE_EXTENSIONS, escape_name, natural_key
-from noisesieve.sources.table import KINDS
+from noisesieve.sources.table import KINDS, refuse_paths_outside
 
 SPLITS = frozenset(["train", "training", "val", "valid", "validation", "dev", "test", "testing"])
 _DETECTION = ({"images", "labels"}, {"annotations", "jpegimages"}, {"annotations", "images"})
@@ -27,7 +27,7 @@ def read(settings: SourceSettings) -> Index:
     """Index every image below a class folder, each file once, in natural order."""
     root = settings.path
     _refuse_table_options(settings)
-    walk = _Walk(root)
+    walk = _Walk(root, settings)
     classes = walk.folders(root)
     _refuse_detection(root, classes)
     if splits := _splits(walk, root, classes):
@@ -45,6 +45,7 @@ def read(settings: SourceSettings) -> Index:
         raise InputError(f"{root}: no images in class folders.", _no_images_hint(root))
     walk.find_strays(root, [root / split for split in splits])
     paths = [escape_name(row.path) for row in found]
+    refuse_paths_outside(root, paths, allow_outside=settings.allow_outside, name=lambda row: str(root))
     files = [os.path.join(root, row.path) for row in found]
     return Index(
         name=root.resolve().name or "dataset",
@@ -71,8 +72,8 @@ def one_class_hint(root: Path) -> str:
 class _Walk:
     """Lists folders and images, each once, and records what it skipped."""
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    def __init__(self, root: Path, settings: SourceSettings) -> None:
+        self.root, self._settings = root, settings
         self.inside = os.path.realpath(root)
         self.seen: set[str] = set()
         # Names in the order found. Dicts, since looking up a name in a list of a million would be slow.
@@ -82,6 +83,10 @@ class _Walk:
         self.runs: dict[str, None] = {}
         self.others: dict[str, None] = {}
         self.strays: dict[str, None] = {}
+
+    def anew(self) -> _Walk:
+        """Return a walk that has listed nothing yet."""
+        return _Walk(self.root, self._settings)
 
     def folders(self, folder: Path) -> list[str]:
         """Return the sub-folders that may be classes, in natural order."""
@@ -153,6 +158,10 @@ class _Walk:
             if os.path.commonpath((real, self.inside)) in (real, self.inside):
                 self._remember(self.linked, entry.path)  # its images are listed already, or it is above the root
                 return False
+            name = escape_name(os.path.relpath(entry.path, self.root))
+            refuse_paths_outside(
+                self.root, [name], allow_outside=self._settings.allow_outside, name=lambda row: str(self.root)
+            )
         return True
 
     def _remember(self, names: dict[str, None], path: str | Path) -> None:
@@ -179,7 +188,7 @@ def _splits(walk: _Walk, root: Path, names: list[str]) -> list[str]:
     alike = bool(largest) and all(found and len(found & largest) * 2 >= len(largest) for found in classes)
     beside = [name for name in names if name not in splits]
     # A separate walk, since each walk lists every folder only once.
-    return splits if alike and not any(_Walk(root).images(root / name) for name in beside) else []
+    return splits if alike and not any(walk.anew().images(root / name) for name in beside) else []
 
 
 def _refuse_table_options(settings: SourceSettings) -> None:

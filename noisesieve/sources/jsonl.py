@@ -14,7 +14,11 @@ from noisesieve.core.files import Json
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
 from noisesieve.core.text import refuse_half_characters
+from noisesieve.core.untrusted import open_regular
 from noisesieve.sources.table import Table, to_index
+
+LONGEST_LINE = 2**28  # bytes; an embedded image in base64 may be long
+MOST_EMPTY = 50  # missing cells per cell up to which lines make a table
 
 
 def read(settings: SourceSettings) -> Index:
@@ -24,10 +28,12 @@ def read(settings: SourceSettings) -> Index:
     lines: list[int] = []
     offsets: list[int] = []
     names: dict[str, None] = {}  # every key, in the order found
-    offset = 0
+    offset = cells = 0
     try:
-        with file.open("rb") as blob:
-            for number, line in enumerate(blob, start=1):
+        with open_regular(file) as blob:
+            for number, line in enumerate(iter(lambda: blob.readline(LONGEST_LINE), b""), start=1):
+                if len(line) == LONGEST_LINE:
+                    raise InputError(f"{file}:{number}: longer than {LONGEST_LINE:,} bytes.", "Is it one row?")
                 if line.strip():
                     row = _object(line, file, number)
                     _refuse_multi_label(row.get(settings.label_column), settings, number)
@@ -35,12 +41,18 @@ def read(settings: SourceSettings) -> Index:
                         row[image] = None  # read again for decoding, so that the index stays small
                     refuse_half_characters(row, f"{file}:{number}")
                     names.update(dict.fromkeys(row))
+                    cells += len(row)
                     rows.append(row)
                     lines.append(number)
                     offsets.append(offset)
                 offset += len(line)
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}.", "Check its permissions.") from error
+    if len(names) * len(rows) > MOST_EMPTY * cells + 10**6:
+        raise InputError(
+            f"{file}: {len(names):,} different keys in {len(rows):,} lines, nearly all of them missing in each.",
+            "Give every line the same keys; put the rest into one text.",
+        )
     embedded = _embedded(names, settings)
     if embedded is not None:
         names.pop(embedded)
@@ -56,8 +68,8 @@ def read(settings: SourceSettings) -> Index:
 
 def refuse_json(path: Path) -> NoReturn:
     """Raise an error that says what a .json file probably is, and what to do."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        head = file.read(1 << 20)
+    with open_regular(path) as file:
+        head = file.read(1 << 20).decode("utf-8", "replace")
     if '"annotations"' in head and '"images"' in head:
         raise InputError(
             f"{path}: looks like a COCO file, with several objects per image.",

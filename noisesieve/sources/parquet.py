@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import InputError
+from noisesieve.core.parquet_file import TooLarge, read_parquet
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
 from noisesieve.sources.table import Table, to_index
@@ -20,8 +21,9 @@ def read(settings: SourceSettings) -> Index:
         schema = pq.read_schema(file)
         embedded = _embedded(schema, settings)
         binary = [field.name for field in schema if _holds_bytes(field.type) and field.name != embedded]
-        names = [name for name in schema.names if name != embedded and name not in binary]
-        columns = pq.ParquetFile(file).read(columns=names)
+        columns, _ = read_parquet(file, [name for name in schema.names if name != embedded and name not in binary])
+    except TooLarge as error:
+        raise InputError(f"{file}: {error}.", "Leave the column out, or write shorter cells.") from error
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{file}: not a readable Parquet file ({error}).", "Write it again.") from error
     if settings.label_column in binary:
@@ -29,7 +31,7 @@ def read(settings: SourceSettings) -> Index:
             f"{file}: column {settings.label_column!r} contains bytes, not labels.",
             "Choose another with --label-column.",
         )
-    columns = _decode_class_labels(columns, schema).replace_schema_metadata(None)
+    columns = _decode_class_labels(columns, hugging_face_classes(schema)).replace_schema_metadata(None)
     return to_index(Table(columns, None, embedded, left_out=binary), settings, "parquet")
 
 
@@ -51,10 +53,10 @@ def _embedded(schema: pa.Schema, settings: SourceSettings) -> str | None:
     return None
 
 
-def _decode_class_labels(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _decode_class_labels(table: pa.Table, classes: dict[str, list[str]]) -> pa.Table:
     """Replace Hugging Face's class numbers by the class names in the file's metadata."""
     for i, name in enumerate(table.column_names):
-        if (names := class_names(schema, name)) is not None:
+        if (names := classes.get(name)) is not None:
             try:
                 named = pa.array(names, pa.string()).take(table[name].combine_chunks())
             except pa.ArrowException:
@@ -63,12 +65,17 @@ def _decode_class_labels(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table
 
 
-def class_names(schema: pa.Schema, column: str) -> list[str] | None:
-    """Return the class names of a column from Hugging Face's metadata, or None."""
+def hugging_face_classes(schema: pa.Schema) -> dict[str, list[str]]:
+    """Return the class names of every column of class numbers, from Hugging Face's metadata, which is parsed once."""
     try:
-        feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"][column]
-        names = feature["names"] if feature["_type"] == "ClassLabel" else None
-    except (KeyError, ValueError, TypeError):
-        return None
-    known = isinstance(names, list) and all(isinstance(name, str) for name in names)
-    return names if known and pa.types.is_integer(schema.field(column).type) else None
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        described = {name: feature["names"] for name, feature in features.items() if feature["_type"] == "ClassLabel"}
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        return {}
+    return {
+        field.name: names
+        for field in schema
+        if pa.types.is_integer(field.type)
+        and isinstance(names := described.get(field.name), list)
+        and all(isinstance(name, str) for name in names)
+    }

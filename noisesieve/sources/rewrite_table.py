@@ -14,13 +14,14 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from noisesieve.core.csv_file import csv_separator
+from noisesieve.core.csv_file import csv_separator, long_cells
 from noisesieve.core.errors import InputError
 from noisesieve.core.files import Json
+from noisesieve.core.parquet_file import read_row_groups
 from noisesieve.core.records import DECIDED_COLUMN, Index, RowChange
 from noisesieve.core.settings import SourceSettings
 from noisesieve.core.text import csv_line
-from noisesieve.sources.parquet import class_names
+from noisesieve.sources.parquet import hugging_face_classes
 
 BOM = b"\xef\xbb\xbf"
 Changes = dict[int, RowChange]  # by row of the whole table
@@ -36,8 +37,16 @@ def _delimited(index: Index, source: SourceSettings, changes: Changes, file: IO[
     separator = csv_separator(source.path)
     with source.path.open(encoding="utf-8-sig", newline="") as table:
         lines = list(table)
-    if source.path.read_bytes()[:3] == BOM:
-        file.write(BOM)
+    with source.path.open("rb") as blob:
+        if blob.read(3) == BOM:
+            file.write(BOM)
+    with long_cells():
+        _copy_lines(lines, index, source, changes, file, separator)
+
+
+def _copy_lines(
+    lines: list[str], index: Index, source: SourceSettings, changes: Changes, file: IO[bytes], separator: str
+) -> None:
     head, chunks = _chunks(lines, index)
     header = next(cells for cells in csv.reader(head, delimiter=separator) if cells)
     label_cell = header.index(source.label_column)
@@ -104,16 +113,14 @@ def _as_before(old: Any, label: str, index: Index, row: int) -> Any:
 
 def _parquet(index: Index, source: SourceSettings, changes: Changes, file: IO[bytes]) -> None:
     """Copy one row group at a time, since images may be embedded."""
-    whole = pq.ParquetFile(source.path)
-    schema, column = whole.schema_arrow, source.label_column
+    schema, column = pq.read_schema(source.path), source.label_column
     position = schema.get_field_index(column)
     encode = _encoder(schema, index, column)
     marked = _has_marks(changes)
     written = _with_mark_column(schema) if marked else schema
     first = 0
     with pq.ParquetWriter(file, written, compression="zstd") as writer:
-        for number in range(whole.num_row_groups):
-            group = whole.read_row_group(number)
+        for group in read_row_groups(source.path):
             found = [changes.get(first + row) for row in range(len(group))]
             new = [
                 None if change is None or change.label == index.labels[first + row] else change.label
@@ -174,7 +181,7 @@ def _encoder(schema: pa.Schema, index: Index, column: str) -> Callable[[list[str
     """Return a function that encodes labels as the file stores them: text, numbers, or class numbers."""
     kind = schema.field(column).type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    names = class_names(schema, column)
+    names = hugging_face_classes(schema).get(column)
     if names is not None and not set(index.labels) <= set(names):
         names = None  # some number has no name, so the reader used the numbers as labels
 

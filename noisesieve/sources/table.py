@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,7 +64,9 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
         _need(settings.path_column, "--path-column", settings, names)
         used.add(settings.path_column)
         given = _texts(table, settings.path_column, settings)
-        _refuse_outside(given, root, table, settings)
+        refuse_paths_outside(
+            root, given, allow_outside=settings.allow_outside, name=lambda row: position_of(table, settings, row)
+        )
         paths = list(given)
         base = os.fspath(root)
         locate = lambda i: ImageLocation(file_of(base, given[i]))  # noqa: E731
@@ -164,15 +166,18 @@ def _texts(table: Table, column: str, settings: SourceSettings, *, empty: bool =
     return [text or "" for text in texts]
 
 
-def _refuse_outside(paths: list[str], root: Path, table: Table, settings: SourceSettings) -> None:
-    """Refuse a path that leads out of the root, as it is written or through a symbolic link."""
-    if settings.allow_outside:
+def refuse_paths_outside(root: Path, paths: Sequence[str], *, allow_outside: bool, name: Callable[[int], str]) -> None:
+    """Refuse a path that leads out of the root, as it is written or through a symbolic link: for every source.
+
+    `name` returns the place of a row, for the error.
+    """
+    if allow_outside:
         return
     inside, folders = os.path.realpath(root), dict[str, bool]()  # folder → whether it is inside the root
     for row, path in enumerate(paths):
         if leads_out(path) or _links_out(file_of(os.fspath(root), path), inside, folders):
             raise InputError(
-                f"{position_of(table, settings, row)}: the path {path!r} leads out of the dataset's folder.",
+                f"{name(row)}: the path {path!r} leads out of the dataset's folder.",
                 "Set --root to the folder above all images, or pass --allow-outside.",
             )
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import math
+import os
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from noisesieve.core.errors import InputError
+from noisesieve.core.parquet_file import memory_budget, read_parquet
 from noisesieve.core.records import Floats, Index
 from noisesieve.core.text import natural_key
+from noisesieve.core.untrusted import open_regular
 
 Vectors = npt.NDArray[np.float32]
 SUMS_TO_ONE = 1e-3  # by which the probabilities of a row may miss 1
@@ -81,15 +86,38 @@ def _read(file: Path) -> _File:
         raise InputError(f"{file}: not a file of vectors.", f"Give a file that ends in {', '.join(readers)}.")
     try:
         return reader(file)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, pa.ArrowException) as error:
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, pa.ArrowException) as error:
         raise InputError(f"{file}: cannot be read ({error}).", "Write it again.") from error
 
 
 def _read_npy(file: Path) -> _File:
+    with open_regular(file) as opened:
+        _require_length(opened, os.fstat(opened.fileno()).st_size)
     return _File(_matrix(np.load(file, allow_pickle=False), file), None, None)
 
 
+def _require_length(array: IO[bytes], length: int) -> None:
+    """Refuse an array whose header claims more numbers than there are bytes, before memory is asked for them."""
+    version = np.lib.format.read_magic(array)
+    header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, kind = header(array)
+    if math.prod(shape) * max(1, kind.itemsize) > length:
+        raise ValueError(f"its header claims an array of shape {shape}, more than the file has")
+
+
+def _require_unpacked(file: Path) -> None:
+    """Refuse an .npz that unpacks to far more than its size, or whose arrays claim more than they have."""
+    with open_regular(file) as opened, zipfile.ZipFile(opened) as parts:
+        unpacked = sum(part.file_size for part in parts.infolist())
+        if unpacked > memory_budget(os.fstat(opened.fileno()).st_size):
+            raise ValueError(f"it unpacks to {unpacked:,} bytes")
+        for part in parts.infolist():
+            with parts.open(part) as array:
+                _require_length(array, part.file_size)
+
+
 def _read_npz(file: Path) -> _File:
+    _require_unpacked(file)
     with np.load(file, allow_pickle=False) as arrays:
         matrices = [name for name in arrays.files if name not in (IDS, CLASSES)]
         if len(matrices) != 1:
@@ -104,7 +132,7 @@ def _texts(array: npt.NDArray[np.generic]) -> list[str]:
 
 def _read_parquet(file: Path) -> _File:
     """Read one column of lists, or one column per number; a column `id` or `ids` has the ids."""
-    table = pq.read_table(file)
+    table, _ = read_parquet(file)
     key = next((name for name in ("id", IDS) if name in table.column_names), None)
     ids = None if key is None else [str(value) for value in table[key].to_pylist()]
     table = table if key is None else table.drop_columns([key])

@@ -9,6 +9,7 @@ from pathlib import Path
 from noisesieve.core.errors import InputError
 from noisesieve.core.records import Index
 from noisesieve.core.text import unescape_name
+from noisesieve.core.untrusted import open_regular
 
 
 def write_folder(index: Index, labels: list[str], out: Path, *, link: bool) -> list[str]:
@@ -36,7 +37,8 @@ def write_folder(index: Index, labels: list[str], out: Path, *, link: bool) -> l
         if link:
             target.symlink_to(os.path.realpath(file))
         else:
-            shutil.copyfile(file, target)
+            with open_regular(file) as source, target.open("xb") as copy:
+                shutil.copyfileobj(source, copy)
     notes = [f"{renamed:,} files got a row number: their name exists in the new class."] if renamed else []
     return [*notes, f"{lost:,} entries are not files and were left out."] if lost else notes
 

@@ -13,12 +13,11 @@ import pyarrow.parquet as pq
 
 from noisesieve.core.errors import InputError, OutputError, UsageError
 from noisesieve.core.files import atomic_write
+from noisesieve.core.parquet_file import TooLarge, read_row_groups
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
 from noisesieve.core.text import carried_name, csv_line, escape_name
 from noisesieve.sources.table import KINDS
-
-BLOCK = 1024  # embedded images in memory at a time
 
 
 def table_kind(index: Index, source: SourceSettings, out: Path) -> str:
@@ -131,17 +130,17 @@ def _copy_parquet(index: Index, new: pa.Table, file: IO[bytes]) -> None:
     writer: pq.ParquetWriter | None = None
     try:
         first = done = 0
-        for batch in pq.ParquetFile(location.file).iter_batches(BLOCK, columns=[column]):
+        for batch in read_row_groups(location.file, [column]):
             until = done
             while until < len(wanted) and wanted[until] < first + len(batch):
                 until += 1
             if until > done:
-                images = batch.column(0).take(pa.array([row - first for row in wanted[done:until]]))
+                images = batch.column(0).combine_chunks().take(pa.array([row - first for row in wanted[done:until]]))
                 part = new.slice(done, until - done).append_column(column, images)
                 writer = writer or pq.ParquetWriter(file, part.schema, compression="zstd")
                 writer.write_table(part)
             first, done = first + len(batch), until
-    except pa.ArrowException as error:
+    except (pa.ArrowException, TooLarge) as error:
         raise InputError(f"{location.file}: cannot be read ({error}).", "Write it again.") from error
     finally:
         if writer is not None:

@@ -16,6 +16,7 @@ import noisesieve as ns
 from noisesieve.bench.metrics import calibration
 from noisesieve.commands._open_run import settings_of_run
 from noisesieve.commands._plant import draw_flips
+from noisesieve.core.settings import MovedData
 from noisesieve.decisions.judge import draw_probe
 from noisesieve.sieve.recalibrate import apply_shift, recalibrate, undo_shift
 from tests.conftest import QUICK_OPTIONS, SAMPLE, Run, few_digits, validate
@@ -147,10 +148,10 @@ def test_planting_finds_a_dataset_that_moved_and_refuses_one_that_changed(
     digits: tuple[Path, Path], inside: Run, tmp_path: Path
 ) -> None:
     report = ns.read_report(digits[1])
-    assert settings_of_run(report, None).source.path == digits[0].resolve()
+    assert settings_of_run(report).source.path == digits[0].resolve()
     moved = few_digits(tmp_path / "moved", each=60)
-    assert settings_of_run(report, moved).source.path == moved
-    assert settings_of_run(report, moved).device == "cpu"
+    assert settings_of_run(report, MovedData(moved)).source.path == moved
+    assert settings_of_run(report, MovedData(moved)).device == "auto"  # not the run's: it may be made on a GPU
     found = inside("evaluate", digits[1], "--plant", "5%", "--data", moved, "--json")
     assert found.returncode == 0, found.stderr
     other = few_digits(tmp_path / "other", each=10)

@@ -151,7 +151,7 @@ def test_a_tree_keeps_its_decisions_in_a_file_that_the_next_command_names(
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["kept_in"] == str(tmp_path / "tree.decisions.csv")
-    assert found["scan"] == ["--decisions", found["kept_in"]]
+    assert found["scan"] == ["--allow-outside", "--decisions", found["kept_in"]]
     again = inside("scan", tmp_path / "tree", *found["scan"], "--no-review", *QUICK)
     assert again.returncode == 0, again.stderr
     report = ns.read_report(tmp_path / "work/noisesieve-runs/tree-2")

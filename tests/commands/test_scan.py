@@ -235,7 +235,7 @@ def test_hostile_names_are_literal_on_the_terminal(inside: Run, tmp_path: Path) 
     done = inside("scan", tmp_path / "data", *QUICK)
     assert done.returncode == 0, done.stderr
     assert "\x1b" not in done.stdout + done.stderr
-    for shown in ("[∕red]", "<script>alert(1)<∕script>", "=HYPERLINK(1)", "::error::x", "a|b", "\\x1b[31mred"):
+    for shown in ("[∕red]", "<script>alert(1)<∕script>", "=HYPERLINK(1)", ": :error: :x", "a|b", "\\x1b[31mred"):
         assert shown in done.stdout
     labels = set(ns.read_report(tmp_path / "work/noisesieve-runs/data").table["label"].to_pylist())
     assert {"007", "NA", "\\x1b[31mred"} <= labels

@@ -74,7 +74,7 @@ def _interrupted(home: Path, error: BaseException, *, tree: bool) -> Iterator[in
 
 
 @pytest.mark.parametrize("tree", [False, True])
-def test_a_killed_publication_never_mixes_two_sets_and_is_finished_by_the_next_reader(
+def test_a_killed_publication_never_mixes_two_sets_and_is_finished_by_the_next_writer(
     tmp_path: Path, tree: bool
 ) -> None:
     name = "image" if tree else "new"
@@ -105,7 +105,7 @@ def test_a_set_that_somebody_else_made_moves_no_other_file(tmp_path: Path) -> No
     (data / "sibling").write_text("mine")
     for plan in ({"others": ["../victim"], "remove": []}, {"others": [], "remove": ["sibling"]}):
         (hostile / "publish.json").write_text(json.dumps({"mark": None, **plan}))
-        with pytest.raises(StateError, match="damaged"):
+        with pytest.raises(StateError, match="does not belong there"):
             finish_publishing(data / "t.csv", ("t.audit.csv",))
     assert (tmp_path / "victim").read_text() == (data / "sibling").read_text() == "mine"
     finish_publishing(tmp_path / ("x" * 250), ())  # a name that is too long for a folder beside it

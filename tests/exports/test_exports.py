@@ -141,7 +141,7 @@ def test_a_disk_that_fills_up_leaves_the_old_export(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr(Path, "write_bytes", full)
+        disk.setattr("noisesieve.exports.images.ImageWriter._write", full)
         done = inside("export", run, "--to", "folder", "--files", "copy", "-o", tmp_path / "out", "--force")
         assert done.returncode == 4
     real, calls = Path.replace, []
@@ -391,7 +391,9 @@ def test_splits_stay_apart_and_do_not_confuse_hugging_face(
     assert inside("export", run, "--to", "folder", "--only", "clean", "-o", tmp_path / "tree").returncode == 0
     assert len(list((tmp_path / "tree/test").rglob("*.png"))) == 6
     assert len(list((tmp_path / "tree/train").rglob("*.png"))) == 5
-    assert json.loads(inside("scan", tmp_path / "tree", "--dry-run", "--json").stdout)["examples"] == 11
+    assert (
+        json.loads(inside("scan", tmp_path / "tree", "--allow-outside", "--dry-run", "--json").stdout)["examples"] == 11
+    )
 
 
 def test_classes_that_xml_cannot_tell_apart_are_refused(inside: Run, tmp_path: Path) -> None:

@@ -224,7 +224,7 @@ def test_no_waiver_is_lost_when_several_are_added_at_once(tmp_path: Path) -> Non
     ]
     assert [process.wait(timeout=600) for process in several] == [0] * 4
     assert len(read_waivers(tmp_path / "w.csv")) == 80
-    assert [entry.name for entry in tmp_path.iterdir()] == ["w.csv"]
+    assert {entry.name for entry in tmp_path.iterdir()} == {"w.csv", "cache"}  # the lock is in the user's cache
 
 
 def test_scan_honours_waivers_without_training_again(inside: Run, colours: Path, tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ def test_github_commands_are_one_line_each_and_cannot_be_broken_out_of(hostile: 
         assert found is not None
         assert found[1] == "lab%2Cels.csv"
         assert found[2] == "7"
-        assert "%0A::error" in found[4]  # inert: a command stands at the start of a line
+        assert "::" not in found[4]
 
 
 def test_markdown_cells_stay_cells(hostile: GateResult) -> None:

