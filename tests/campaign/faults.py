@@ -72,7 +72,9 @@ def install(fault: Fault) -> None:
 
     class Raw(io.FileIO):
         def write(self, data: Any) -> int:
-            fault.meet("write", self.name)
+            fault.meet(
+                "write", self.name if not isinstance(self.name, int) else os.readlink(f"/proc/self/fd/{self.name}")
+            )
             return super().write(data)
 
     def opened(
@@ -85,7 +87,7 @@ def install(fault: Fault) -> None:
         closefd: bool = True,
         opener: Any = None,
     ) -> Any:
-        if isinstance(file, int) or not set(mode) & set("wax+"):
+        if not set(mode) & set("wax+"):
             return _real_open(file, mode, buffering, encoding, errors, newline, closefd, opener)
         raw = Raw(file, mode.replace("b", "").replace("t", ""), closefd, opener)
         if buffering == 0:
