@@ -115,5 +115,5 @@ def require_cleanlab() -> None:
         import cleanlab  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            "cleanlab is not installed.", "pip install 'noisesieve[bench]', or leave it out of --methods."
+            "cleanlab is not installed.", "pip install cleanlab scikit-learn, or leave it out of --methods."
         ) from error

@@ -56,7 +56,7 @@ def bench(
 
     Seconds include training and scoring, passes are over the training data; decoding is shared. Up to the end of the
     warm-up all methods train with plain cross-entropy: this runs once and counts for each. cleanlab is installed with
-    `pip install 'noisesieve[bench]'`. With --ablation a test set with right labels is needed instead of the truth.
+    `pip install cleanlab scikit-learn`. With --ablation a test set with right labels is needed instead of the truth.
 
     Example: noisesieve bench noisy.csv --truth-column true_label --methods noisesieve,ce
     """

@@ -115,26 +115,18 @@ def _show(out: Console, found: Evaluation, *, quiet: bool) -> None:
 def _show_planted(out: Console, found: PlantedEvaluation, run: Path, *, quiet: bool) -> None:
     from noisesieve.cli.terminal import plain_text
 
-    rate, where = (
-        found.noise_rate,
-        "the decisions" if found.noise_rate_from == "decisions" else "the run's own estimate",
-    )
     lines = [
         f"{found.found:,} of {found.planted:,} planted flips are flagged: recall {found.recall:.3f} "
         f"{_interval(found.recall_interval)}",
-        f"{found.flagged:,} of {found.unplanted:,} other rows are flagged: precision {_number(found.precision)} "
-        f"{_interval(found.precision_interval)}",
+        f"{found.newly_flagged:,} rows are flagged that were not before, planted ones among them: precision "
+        f"{_number(found.precision)} {_interval(found.precision_interval)}",
     ]
     if not quiet:
         lines += [
-            f"The precision follows from the noise rate, {rate.value or 0:.1%} ({rate.low:.1%} to {rate.high:.1%}) by "
-            f"{where}. {found.suspects_found_again:,} of {found.suspects:,} suspects are flagged again.",
+            f"{found.suspects_found_again:,} of {found.suspects:,} suspects are flagged again.",
+            "Both hold for flips like the planted ones. How many mistakes of people are found, and how many of the "
+            f"suspects are wrong, only people can tell: noisesieve review {run} --probe 30",
         ]
-        if found.noise_rate_from == "estimate":
-            lines.append(
-                "A mistake that the model makes again and again looks like label noise until a person looks: "
-                f"noisesieve review {run} --probe 30"
-            )
     for line in lines:
         out.print(plain_text(line))
 

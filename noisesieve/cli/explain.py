@@ -93,6 +93,8 @@ def sentence(found: Explanation, scores: RowScores) -> str:
     if found.decided is not None:
         return f"A person has decided: {found.decided}; the model gives the label {given!r} {probability:.1%}."
     odds = f"wrong with probability {'>99.9%' if wrong > 0.999 else format(wrong, '.1%')}"
+    if found.too_few:
+        odds = "there are too few labels to tell how probable it is that it is wrong"
     if found.verdict == "corrupted":
         like = (
             f"it looks like {scores.suggested_label!r}" if scores.suggested_label else "no other class is more probable"

@@ -13,7 +13,7 @@ from typer.core import TyperArgument, TyperCommand
 
 from noisesieve.cli.config import folders_of_data, read_files
 from noisesieve.core.errors import UsageError
-from noisesieve.core.options import REQUIRED, Option, default_of, option_fields, parse_paths
+from noisesieve.core.options import REQUIRED, Option, default_of, option_fields
 from noisesieve.core.settings import DATA, GATE, MACHINE, NETWORK, OUTPUT, TRAINING
 
 Options = dict[str, object]  # the values of a command's options, by field
@@ -50,9 +50,13 @@ def with_more_decisions(options: Options, more: list[Path] | None) -> Options:
     """Return the options with further files after --decisions."""
     if not more:
         return options
-    if "decisions" not in options:
-        raise UsageError(f"Got an unexpected argument: {more[0]}.", "Files of decisions stand after --decisions.")
-    return {**options, "decisions": (*parse_paths(str(options["decisions"]), "--decisions"), *more)}
+    if not options.get("decisions"):
+        raise UsageError(
+            f"One dataset or run, please: {more[0]} is a second one.",
+            "Join the tables into one file, or scan one after the other. Decisions stand after --decisions.",
+        )
+    given = options["decisions"]
+    return {**options, "decisions": [*(given if isinstance(given, list | tuple) else [given]), *more]}
 
 
 def with_options(kind: type, *, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -103,11 +107,9 @@ def _parameter(kind: type, name: str, hint: Any, found: Option) -> inspect.Param
 
 
 def _annotation(hint: Any, found: Option) -> Any:
-    if found.parse is not None:
-        return str | None
     if hint == tuple[Path, ...]:
-        return list[Path] | None
-    return hint
+        return list[str] | None
+    return str | None if found.parse is not None else hint
 
 
 def _shown(default: object) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @o.with_options(RetrainSettings, without=("cache_budget", "max_pixels"))
 def retrain(
     run: o.Run,
+    more: o.MoreDecisions = None,
     max_time: o.MaxTime = None,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
@@ -30,7 +31,7 @@ def retrain(
 
     Example: noisesieve retrain my-run --test ./test --baseline ce
     """
-    settings = build_settings(RetrainSettings, {"run": run, **options})
+    settings = build_settings(RetrainSettings, {"run": run, **o.with_more_decisions(options, more)})
     seconds = None if max_time is None else parse_seconds(max_time, "--max-time")
     with running(quiet, seconds=seconds, hint=RESUMES) as session:
         found = run_retraining(settings, session, shown=not as_json, quiet=quiet)

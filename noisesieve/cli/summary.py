@@ -10,39 +10,45 @@ from rich.table import Table
 
 from noisesieve.cli.terminal import plain_table, plain_text
 from noisesieve.core.summary import ClassFlagged, Confusion, Groups, Summary, TopSuspect
-from noisesieve.core.words import budget_sentence, noise_rate_sentence
+from noisesieve.core.words import (
+    budget_sentence,
+    flagged_sentence,
+    noise_rate_sentence,
+    nothing_flagged_sentence,
+)
 
 CLASSES_SHOWN = 20
 CONFUSIONS_SHOWN = 5
+SAMPLE = 30  # rows of a random sample that a person decides in a few minutes
 
 
 def print_summary(out: Console, summary: Summary, folder: Path, *, truth: bool = False) -> None:
     """Print the summary of a run and the next commands."""
-    flagged = summary.flagged
-    tells = flagged.rows and not summary.estimated_noise_rate.is_vague
-    expected = f"; about {flagged.expected_wrong:,.0f} of them are expected to be wrong" if tells else ""
-    out.print(plain_text(f"{flagged.rows:,} of {flagged.of:,} labels are flagged{expected}.", "bold"))
-    out.print(plain_text(noise_rate_sentence(summary)))
-    if sentence := budget_sentence(summary):
-        out.print(plain_text(sentence))
+    vague = summary.estimated_noise_rate.is_vague
+    out.print(plain_text(flagged_sentence(summary), "bold"))
+    for sentence in (noise_rate_sentence(summary), budget_sentence(summary), nothing_flagged_sentence(summary)):
+        if sentence:
+            out.print(plain_text(sentence))
     for line in _asides(summary):
         out.print(plain_text(line))
-    _section(out, "Flagged by class, highest share first", _classes(summary.classes))
+    _section(out, "Flagged by class, highest share first", _classes(summary.classes, vague=vague))
     if summary.groups is not None:
         _section(out, f"By {summary.groups.column}, highest noise rate first", _groups(summary.groups))
     if summary.confusions:
         _section(out, "Most frequent confusions", _confusions(summary.confusions))
     if summary.suspects:
-        _section(out, "Most suspicious rows", _suspects(summary.suspects))
+        _section(out, "Most suspicious rows", _suspects(summary.suspects, vague=vague))
     out.print()
     written = sorted(file.name for file in folder.iterdir() if file.is_file() and not file.name.startswith("."))
     out.print(plain_text(f"Written to {folder}:"), soft_wrap=True)
     out.print(plain_text(f"  {', '.join(written)}"))
     where = shlex.quote(str(folder))
     steps = [("Look at the suspects and decide:", f"review {where} --open")] if summary.suspects else []
-    if truth or summary.training.recipe.epochs:  # nothing can be planted where nothing is trained
-        step = f"evaluate {where}{'' if truth else ' --plant 5%'}"
-        steps.append(("Measure precision and recall on this data:", step))
+    if truth:
+        steps.append(("Measure precision and recall by the right labels:", f"evaluate {where}"))
+    elif summary.flagged.of:
+        sample = min(SAMPLE, summary.flagged.of)
+        steps.append(("Measure precision and recall by a random sample:", f"review {where} --probe {sample} --open"))
     for why, command in steps:
         out.print(plain_text(why))
         out.print(plain_text(f"  noisesieve {command}"), soft_wrap=True)
@@ -71,20 +77,16 @@ def _images(count: int) -> str:
     return "1 image" if count == 1 else f"{count:,} images"
 
 
-def _classes(rows: list[ClassFlagged]) -> Table:
+def _classes(rows: list[ClassFlagged], *, vague: bool) -> Table:
     table = plain_table()
-    for name, justify in (
-        ("class", "left"),
-        ("flagged", "right"),
-        ("of", "right"),
-        ("share", "right"),
-        ("expected wrong", "right"),
-    ):
-        table.add_column(name, justify=justify, no_wrap=name != "class")  # type: ignore[arg-type]
+    table.add_column("class")
+    for name in ("flagged", "of", "share", *([] if vague else ["expected wrong"])):
+        table.add_column(name, justify="right", no_wrap=True)
     ordered = sorted(rows, key=lambda row: -(row.share or 0))
     for row in ordered[:CLASSES_SHOWN]:
         share = "" if row.share is None else f"{row.share:.1%}"
-        table.add_row(plain_text(row.label), f"{row.rows:,}", f"{row.of:,}", share, f"{row.expected_wrong:,.0f}")
+        expected = [] if vague else [f"{row.expected_wrong:,.0f}"]
+        table.add_row(plain_text(row.label), f"{row.rows:,}", f"{row.of:,}", share, *expected)
     if len(rows) > CLASSES_SHOWN:
         table.caption = f"and {len(rows) - CLASSES_SHOWN:,} more classes in summary.json"
     return table
@@ -113,17 +115,18 @@ def _confusions(rows: list[Confusion]) -> Table:
     return table
 
 
-def _suspects(rows: list[TopSuspect]) -> Table:
+def _suspects(rows: list[TopSuspect], *, vague: bool) -> Table:
     table = plain_table()
     table.add_column("id", overflow="fold")
     for name in ("given", "looks like"):
         table.add_column(name)
-    table.add_column("P(wrong)", justify="right", no_wrap=True)
+    if not vague:
+        table.add_column("P(wrong)", justify="right", no_wrap=True)
     for row in rows:
         looks_like = "?" if row.suggested_label is None else row.suggested_label
         chance = row.corruption_probability
         shown = f"{chance:.3f}" if chance < 0.9995 else ">0.999"  # an estimate is never certain
-        table.add_row(plain_text(row.id), plain_text(row.label), plain_text(looks_like), shown)
+        table.add_row(plain_text(row.id), plain_text(row.label), plain_text(looks_like), *([] if vague else [shown]))
     return table
 
 

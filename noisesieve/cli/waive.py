@@ -15,6 +15,7 @@ from noisesieve.core.errors import UsageError
 from noisesieve.core.options import build_settings
 
 Source = Annotated[Path, typer.Argument(help="A run folder, or a report that `check` wrote.", metavar="RUN_OR_REPORT")]
+DECISION_FILES = (".csv", ".tsv", ".json", ".xml")
 Names = Annotated[
     list[str] | None,
     typer.Argument(help="Ids or paths of reviewed rows.", metavar="[PATH]...", show_default=False),
@@ -37,6 +38,11 @@ def waive(
 
     Example: noisesieve waive my-run cat/0012.jpg --reason "a tabby, seen from behind"
     """
+    names = names or []
+    if options.get("decisions"):  # `--decisions a.csv b.csv`, as in every command
+        files = [name for name in names if Path(name).suffix.lower() in DECISION_FILES and Path(name).is_file()]
+        names = [name for name in names if name not in files]
+        options = o.with_more_decisions(options, [Path(name) for name in files])
     settings = build_settings(WaiveSettings, options)
     if not names and not settings.decisions:
         raise UsageError("No rows.", "Name them, or give the decisions: waive RUN --decisions decisions.csv")
@@ -45,7 +51,7 @@ def waive(
     from noisesieve.commands.waive import waive as waive_rows
 
     with running(quiet, hint="Nothing was written.") as session:
-        result = waive_rows(source, names or [], settings, session=session)
+        result = waive_rows(source, names, settings, session=session)
     file = settings.file
     with results():
         if as_json:

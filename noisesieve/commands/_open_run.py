@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from noisesieve import sources
+from noisesieve import decisions, sources
 from noisesieve.commands._own_vectors import kind_of_vectors
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.files import write_json
@@ -89,6 +90,25 @@ def shows_images(report: Report, moved: MovedData = NOT_MOVED) -> bool:
         return True
     known = RunFolder(report.path.parent).read()
     return known is not None and known.own
+
+
+def read_outcomes(
+    report: Report, files: Sequence[Path], *, new_classes: bool, root: Path | None = None
+) -> tuple[dict[int, decisions.Outcome], int]:
+    """Return what people decided on a run's rows, from their files, and how many entries are not decided.
+
+    One reader and one rule for `apply`, `evaluate`, `waive` and `retrain`: rows are named by id, by path, or by a path
+    that starts with the folder of the images, `root`.
+    """
+    if root is None:
+        known = RunFolder(report.path.parent).read()
+        location = (known.location if known is not None else None) or {}
+        path = Path(location.get("path", report.path.parent))
+        root = Path(location["root"]) if "root" in location else path if path.is_dir() else path.parent
+    found = [decisions.read_decisions(file) for file in files]
+    entries = [entry for file in found for entry in file.decisions]
+    outcomes, unchanged = decisions.resolve(report, entries, root=root, new_classes=new_classes)
+    return outcomes, unchanged + sum(file.undecided for file in found)
 
 
 def rewrite_run(

@@ -69,15 +69,22 @@ class OwnVectors:
         zeros = np.zeros(count, dtype=np.int64)
         return FileFacts(hashes, ["ok"] * count, zeros, zeros)
 
+    def content(self) -> str:
+        """Return the hash of all vectors."""
+        return hashlib.sha256(np.ascontiguousarray(self.values).tobytes()).hexdigest()
+
     def identity(self, settings: ScanSettings, index: Index, file_facts: FileFacts, device: str) -> Identity:
         """Return what the run is recognised by."""
-        content = hashlib.sha256(np.ascontiguousarray(self.values).tobytes()).hexdigest()
         return {
             **settings.identity(),
             "device": device,
             "recipe": recipe_to_document(self._recipe(settings)),
             "fingerprint": fingerprint(index, file_facts),
-            "vectors": {"kind": self.kind, "sha256": content, "classes": list(settings.classes)},  # as the columns are
+            "vectors": {
+                "kind": self.kind,
+                "sha256": self.content(),
+                "classes": list(settings.classes),
+            },  # as the columns are
             **({"decisions": digest_of_decisions(settings)} if settings.decisions else {}),
         }
 

@@ -1,9 +1,9 @@
 """`noisesieve evaluate --plant`: measure a run without right labels, by flips that are planted for the purpose.
 
 Flips are planted over all rows, with the label pairs of the run's own suspects, and the dataset is scanned again with
-the same settings. Recall is the share of the flips that are flagged. Precision follows from the noise rate: of all
-rows, rate * recall are wrong and flagged, and the share of unplanted rows that are flagged is known. A systematic
-mistake of the model looks like label noise to the noise rate, too: only people can tell (`review --probe`).
+the same settings. Recall is the share of the flips that are flagged. Precision is the share of flips among the rows
+that are flagged now and were not before: both are counted, and nothing is estimated. They hold for flips that are drawn
+from confusions, which are easier to find than human mistakes: only people can tell about those (`review --probe`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from noisesieve import sources
 from noisesieve.commands._open_run import require_same_rows, settings_of_run
-from noisesieve.commands._own_vectors import kind_of_vectors, refuse_vectors
+from noisesieve.commands._own_vectors import OwnVectors, kind_of_vectors, refuse_vectors
 from noisesieve.commands.scan import scan
 from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.files import digest
@@ -23,14 +24,8 @@ from noisesieve.core.intervals import wilson_interval
 from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, Index, Ints
-from noisesieve.core.summary import NoiseRate
-from noisesieve.decisions.judge import Judgement
+from noisesieve.core.settings import ScanSettings
 from noisesieve.report import Report
-
-# Part of an estimated noise rate's interval that is carried into that of the precision. As many rows are flagged as are
-# expected to be wrong, so most of an error in the estimate cancels. (A rate by decisions is carried whole.)
-# With this part 18 of 19 sets with known labels were within.
-CARRIED = 0.4
 
 
 @dataclass(frozen=True)
@@ -44,22 +39,21 @@ class PlantedEvaluation:
     recall_interval: tuple[float, float]
     unplanted: int
     flagged: int  # unplanted rows that are flagged
-    noise_rate: NoiseRate
-    noise_rate_from: str  # estimate or decisions
-    precision: float | None  # None if no unplanted row is flagged
+    newly_flagged: int  # rows that were not flagged before, planted ones included
+    precision: float | None  # share of planted rows among these; None if there are none
     precision_interval: tuple[float, float]
     suspects_found_again: int
     suspects: int
 
 
 def evaluate_by_planting(
-    report: Report, settings: EvaluateSettings, share: float, judgement: Judgement | None, session: Session
+    report: Report, settings: EvaluateSettings, share: float, session: Session
 ) -> PlantedEvaluation:
     """Plant flips into `share` of the rows, scan again, and measure."""
     refuse_vectors(report, "evaluate --plant", "predictions")
-    if kind_of_vectors(report) == "embeddings" and settings_of_run(report, settings.moved).embeddings is None:
-        raise StateError("The run was scanned from an array of Python.", "Save it, and scan with --embeddings FILE.")
     scanned, seed = settings_of_run(report, settings.moved), settings.seed
+    if kind_of_vectors(report) == "embeddings":
+        _require_same_embeddings(report, scanned, session)
     readable = report.verdicts != "unreadable"
     chosen, labels = draw_flips(report, readable, share=share, seed=seed)
     mark = digest({"run": report.facts.settings, "data": report.facts.fingerprint, "rows": "all"})[:8]
@@ -71,11 +65,17 @@ def evaluate_by_planting(
     assert again is not None  # there is one process
     planted = np.zeros(len(readable), dtype=np.bool_)
     planted[chosen] = True
-    rate, source = report.summary.estimated_noise_rate, "estimate"
-    if judgement is not None and judgement.noise_rate is not None:
-        found = judgement.noise_rate
-        rate, source = NoiseRate(found.value, found.low, found.high), "decisions"
-    return measure_planted(report, again, planted, rate, source)
+    return measure_planted(report, again, planted)
+
+
+def _require_same_embeddings(report: Report, scanned: ScanSettings, session: Session) -> None:
+    """Refuse embeddings that are not there any more, or not those that the run was made from."""
+    if scanned.embeddings is None:
+        raise StateError("The run was scanned from an array of Python.", "Save it, and scan with --embeddings FILE.")
+    source = replace(scanned.source, images=False)
+    own = OwnVectors.read(replace(scanned, source=source), sources.read(source), session)
+    if own is None or own.content() != report.facts.settings["vectors"]["sha256"]:
+        raise StateError(f"{scanned.embeddings}: changed since the run.", "Scan again, or put the old file back.")
 
 
 def draw_flips(report: Report, readable: Bools, *, share: float, seed: int) -> tuple[Ints, list[str]]:
@@ -124,29 +124,24 @@ def _relabel(report: Report, chosen: Ints, labels: list[str]) -> Callable[[Index
     return change
 
 
-def measure_planted(before: Report, after: Report, planted: Bools, rate: NoiseRate, source: str) -> PlantedEvaluation:
-    """Return recall from the planted rows, and precision from the others and the noise rate."""
-    verdict = after.verdicts
+def measure_planted(before: Report, after: Report, planted: Bools) -> PlantedEvaluation:
+    """Return recall of the planted rows, and their share among the rows that are flagged now and were not before."""
+    verdict, suspects = after.verdicts, before.verdicts == "corrupted"
     flagged, readable = verdict == "corrupted", verdict != "unreadable"
-    suspects = before.verdicts == "corrupted"
-    wanted, others = int((planted & readable).sum()), int((~planted & readable).sum())
-    found, alarms = int((planted & flagged).sum()), int((~planted & flagged).sum())
-    recall = found / max(1, wanted)
-    scale = recall * others / alarms if alarms else 0.0
-    value, carried = rate.value or 0.0, CARRIED if source == "estimate" else 1.0
-    low, high = (min(1.0, scale * (value + carried * (bound - value))) for bound in (rate.low, rate.high))
+    wanted, found = int((planted & readable).sum()), int((planted & flagged).sum())
+    new = flagged & ~suspects
+    hits, count = int((new & planted).sum()), int(new.sum())
     return PlantedEvaluation(
         run=str(after.path.parent),
         planted=wanted,
         found=found,
-        recall=recall,
+        recall=found / max(1, wanted),
         recall_interval=wilson_interval(found, wanted),
-        unplanted=others,
-        flagged=alarms,
-        noise_rate=rate,
-        noise_rate_from=source,
-        precision=min(1.0, scale * value) if alarms else None,
-        precision_interval=(low, high) if alarms else (0.0, 1.0),
+        unplanted=int((~planted & readable).sum()),
+        flagged=int((~planted & flagged).sum()),
+        newly_flagged=count,
+        precision=hits / count if count else None,
+        precision_interval=wilson_interval(hits, count),
         suspects_found_again=int((verdict[suspects & ~planted] == "corrupted").sum()),
         suspects=int((suspects & ~planted).sum()),
     )

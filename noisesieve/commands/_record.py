@@ -124,12 +124,12 @@ def _save_model(folder: Path, dataset: Dataset, weights: TrainedWeights, scores:
 
 
 def _corrected(verdicts: Verdicts, dataset: Dataset) -> tuple[Verdicts, Recalibration | None]:
-    """Return the verdicts with probabilities that the decisions corrected. A decided row is known: 0 or 1."""
-    if not dataset.decided:
+    """Return the verdicts with probabilities that the decisions corrected; those of trusted rows are known, 0 or 1."""
+    known = dataset.trusted
+    if not known.any():
         return verdicts, None
     rows = dataset.decoded.rows
     labelled = {row: decided for row, decided in dataset.decided.items() if decided.label is not None}
-    known = np.isin(rows, list(labelled))
     # A label that `apply` has corrected since is right by now: it says nothing about this model's probabilities.
     telling = np.isin(rows, [row for row, decided in labelled.items() if not decided.applied])
     wrong = dataset.codes != dataset.given_codes

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from noisesieve import decisions
+from noisesieve.commands._open_run import read_outcomes
 from noisesieve.core.command_settings import RetrainSettings
 from noisesieve.core.records import Ints
 from noisesieve.report import Report
@@ -75,8 +75,7 @@ def _apply_decisions(report: Report, settings: RetrainSettings, role: Ints, labe
     """Use decided rows with the decided label, and leave out those decided to be unusable. Returns their count."""
     if not settings.decisions:
         return 0
-    entries = [entry for file in settings.decisions for entry in decisions.read_decisions(file).decisions]
-    outcomes, _ = decisions.resolve(report, entries, root=root, new_classes=False)
+    outcomes, _ = read_outcomes(report, settings.decisions, new_classes=False, root=root)
     verdicts = report.verdicts
     for row, outcome in outcomes.items():
         if verdicts[row] != "unreadable":

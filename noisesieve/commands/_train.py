@@ -1,4 +1,4 @@
-"""The TRAIN stage of `scan`: a network, heads on frozen features, or both, and the one that agrees better judges."""
+"""The TRAIN stage of `scan`: a network, heads on frozen features, or both; the one that agrees better decides."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from noisesieve.report.model_card import TrainedWeights
 def train(
     dataset: Dataset, settings: ScanSettings, run: RunFolder, identity: Identity, session: TrainingSession
 ) -> tuple[Dataset, TrainedWeights, Scores]:
-    """Train as the dataset's recipe says. Returns the dataset with the recipe of the model that judges."""
+    """Train as the dataset's recipe says. Returns the dataset with the recipe of the model that decides."""
     if dataset.recipe.frozen:
         return _train_heads(dataset, settings, run, session)
     task = _training_task(dataset, run, identity)
@@ -112,7 +112,7 @@ def _compare_with_heads(
     run: RunFolder,
     session: TrainingSession,
 ) -> tuple[Dataset, TrainedWeights, Scores]:
-    """Train heads on frozen features beside the network. Whichever agrees better with held-out labels judges."""
+    """Train heads on frozen features beside the network. Whichever agrees better with held-out labels decides."""
     recipe, facts = dataset.beside, scores.facts
     assert recipe is not None
     assert facts is not None
@@ -129,9 +129,10 @@ def _compare_with_heads(
     right = head_scores.probs[held_out].argmax(axis=1) == dataset.codes[held_out]
     judges = [JudgeEvidence("network", facts.held_out_accuracy), JudgeEvidence("heads", float(right.mean()))]
     judges.sort(key=lambda judge: -judge.agreement)
+    best, other = judges
     session.note(
-        f"The {judges[0].judge} agrees with {judges[0].agreement:.1%} of the held-out labels, the {judges[1].judge} "
-        f"with {judges[1].agreement:.1%}: the {judges[0].judge} {'judge' if judges[0].judge == 'heads' else 'judges'}."
+        f"The {best.judge} agrees with {best.agreement:.1%} of the held-out labels, the {other.judge} with "
+        f"{other.agreement:.1%}: the {best.judge} {'decide' if best.judge == 'heads' else 'decides'}."
     )
     if judges[0].judge == "heads":
         dataset, weights, scores = others, head, head_scores

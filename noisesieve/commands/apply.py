@@ -25,6 +25,7 @@ from noisesieve.commands._corrected_dataset import (
 from noisesieve.commands._open_run import (
     align_to_report,
     pixel_settings_of_run,
+    read_outcomes,
     refuse_output_in_dataset,
     settings_of_run,
 )
@@ -91,12 +92,9 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDec
     whole = sources.read_all(source)
     index = align_to_report(report, sources.narrow(whole, source), allow_outside=source.allow_outside)
     _refuse_kind(whole, source, settings)
-    files = [decisions.read_decisions(file) for file in settings.decisions]
-    entries = [decision for file in files for decision in file.decisions]
-    outcomes, unchanged = decisions.resolve(report, entries, root=index.root, new_classes=settings.new_classes)
+    outcomes, undecided = read_outcomes(report, settings.decisions, new_classes=settings.new_classes, root=index.root)
     if settings.accept_above is not None:
         outcomes |= decisions.accept_above(report, settings.accept_above, set(outcomes))
-    undecided = unchanged + sum(file.undecided for file in files)
     row_of_id = {name: row for row, name in enumerate(whole.ids)}
     known = decisions.decided_before(report, set(outcomes))
     earlier = {row: outcome for row, outcome in known.items() if index.ids[row] in row_of_id}  # not of removed files

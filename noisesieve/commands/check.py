@@ -99,8 +99,8 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
     refuse_vectors(scanned, "check", "predictions")
     trained_on = set(scanned.table["sha256"].to_pylist()) - {None}
     model, index = _open(settings)
-    for note in index.notes:
-        session.note(note)
+    session.note_all(index.notes)
+    session.warn_all(index.warnings)
     classes = set(model.classes)
     known = np.array([label in classes for label in index.labels], dtype=np.bool_)
     if not known.any():

@@ -9,7 +9,7 @@ import torch
 
 from noisesieve import pixels, sources
 from noisesieve.commands._prepare import longest_sides, validate_settings
-from noisesieve.core.errors import UsageError
+from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import Document
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
@@ -71,11 +71,15 @@ def dry_run(settings: ScanSettings, *, session: Session | None = None) -> ScanPl
     index = sources.read(settings.source)
     sample = np.unique(np.linspace(0, len(index) - 1, min(len(index), SAMPLED)).round().astype(np.int64))
     session = session or Session()
-    for note in index.notes:
-        session.note(note)
+    session.note_all(index.notes)
+    session.warn_all(index.warnings)
     file_facts = pixels.inspect_files(index, settings.pixels, session, rows=sample)
     if lost := int((~file_facts.readable).sum()):
-        session.warn(f"{lost:,} of {len(sample):,} sampled images cannot be read.")
+        row = int(np.flatnonzero(~file_facts.readable)[0])
+        first = f"{index.paths[sample[row]] or index.ids[sample[row]]}: {file_facts.status[row]}"
+        if lost == len(sample):
+            raise InputError(f"{settings.source.path}: no image can be read ({first}).", "Is --root right?")
+        session.warn(f"{lost:,} of {len(sample):,} sampled images cannot be read, such as {first}.")
     classes = len(set(index.labels))
     sides, device = longest_sides(file_facts), processes.device
     recipe = plan(settings.training, rows=len(index), classes=classes, longest_sides=sides, device=device.type)

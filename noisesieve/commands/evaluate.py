@@ -12,7 +12,7 @@ from noisesieve import decisions
 from noisesieve.bench import truth
 from noisesieve.bench.chart import draw_evaluation
 from noisesieve.bench.evaluation import EvaluatedRows, Evaluation, evaluate_rows, labelled_rows
-from noisesieve.commands._open_run import index_of_run, rewrite_run, shows_images
+from noisesieve.commands._open_run import index_of_run, read_outcomes, rewrite_run, shows_images
 from noisesieve.commands._plant import PlantedEvaluation, evaluate_by_planting
 from noisesieve.commands.review import write_review
 from noisesieve.core.command_settings import ReviewSettings
@@ -51,11 +51,10 @@ def evaluate(
         with locked(folder):
             RunFolder(folder).recover()
     report = read_report(run)
-    outcomes = _outcomes(report, settings)
     if settings.plant is not None:
-        judgement = judge(report, outcomes) if outcomes else None
-        return evaluate_by_planting(report, settings, settings.plant, judgement, session)
+        return evaluate_by_planting(report, settings, settings.plant, session)
     if settings.decisions:
+        outcomes, _ = read_outcomes(report, settings.decisions, new_classes=True)
         return _evaluate_with_decisions(report, outcomes, settings, session)
     return _evaluate_with_truth(report, settings, session)
 
@@ -78,15 +77,6 @@ def _evaluate_with_truth(report: Report, settings: EvaluateSettings, session: Se
     return replace(found, picture=str(target))
 
 
-def _outcomes(report: Report, settings: EvaluateSettings) -> dict[int, decisions.Outcome]:
-    """Return what was decided, by row."""
-    if not settings.decisions:
-        return {}
-    entries = [entry for file in settings.decisions for entry in decisions.read_decisions(file).decisions]
-    outcomes, _ = decisions.resolve(report, entries, root=report.path.parent, new_classes=True)
-    return outcomes
-
-
 def _evaluate_with_decisions(
     report: Report, outcomes: dict[int, decisions.Outcome], settings: EvaluateSettings, session: Session
 ) -> DecidedEvaluation:
@@ -95,8 +85,8 @@ def _evaluate_with_decisions(
     if not len(rows):
         raise InputError("The files have no decision on a usable image.", "Decide something first.")
     now = report.table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
-    # Rows that a scan with decisions already knew have a probability of 0 or 1, and keep it.
-    known = ~np.isnan(now) & ~report.table["decided_label"].is_valid().to_numpy()
+    # Rows that the scan already knew, trusted or decided, have a probability of 0 or 1, and keep it.
+    known = ~np.isnan(now) & ~report.table["trusted"].to_numpy(zero_copy_only=False)
     earlier = report.summary.recalibration
     before = now if earlier is None else np.where(known, undo_shift(now, earlier), now)
     usable = known[rows]

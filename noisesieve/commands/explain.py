@@ -102,6 +102,7 @@ class Explanation:
     top: list[tuple[str, float]]  # the most probable classes
     margin_history: MarginHistory | None
     decided: str | None = None  # what a person decided, in words
+    too_few: bool = False  # labels to tell how probable it is that this one is wrong
     file: str | None = None
     neighbours: list[SimilarImages] | None = None
 
@@ -122,6 +123,7 @@ class Explanation:
             top=list(zip(values["top_labels"] or [], values["top_probabilities"] or [], strict=True)),
             margin_history=margin_history_of(report, row),
             decided=_decided(values),
+            too_few=report.summary.estimated_noise_rate.is_vague,
         )
 
     def to_document(self) -> Document:

@@ -96,8 +96,8 @@ def _lead(settings: ScanSettings, session: TrainingSession, change: Callable[[In
         if settings.decisions and settings.output is None:
             folder = next_folder(folder, digest_of_decisions(settings))
         with locked(folder):
-            for note in index.notes:
-                session.note(note)
+            session.note_all(index.notes)
+            session.warn_all(index.warnings)
             run = RunFolder(folder)
             run.recover()
             if (own := OwnVectors.read(settings, index, session)) is not None:
@@ -133,7 +133,7 @@ def _cost(dataset: Dataset, session: TrainingSession) -> str:
     rows, recipe = len(dataset.codes), dataset.recipe
     cost = estimate(recipe, rows=rows, classes=len(dataset.classes), processes=session.processes)
     return (
-        f"{recipe.backbone} at {recipe.image_size} px sees {cost.images_per_second:,.0f} images/s here: at most about "
+        f"{recipe.backbone} at {recipe.image_size} px: {cost.images_per_second:,.0f} images/s here, so at most about "
         f"{cost.seconds / 60:,.1f} min, unless its features are in the cache. A smaller --image-size is faster."
     )
 

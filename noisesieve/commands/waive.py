@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from noisesieve import decisions
+from noisesieve.commands._open_run import read_outcomes
 from noisesieve.core.command_settings import WaiveSettings
 from noisesieve.core.errors import InputError
 from noisesieve.core.progress import Session
@@ -40,8 +40,7 @@ def _kept(report: Report, settings: WaiveSettings, session: Session) -> dict[int
     """Return the rows whose label people kept, with the reason for the waiver."""
     if not settings.decisions:
         return {}
-    entries = [entry for file in settings.decisions for entry in decisions.read_decisions(file).decisions]
-    outcomes, _ = decisions.resolve(report, entries, root=report.path.parent, new_classes=True)
+    outcomes, _ = read_outcomes(report, settings.decisions, new_classes=True)
     kept = {row: outcome.reason for row, outcome in outcomes.items() if outcome.decision == "keep"}
     if others := len(outcomes) - len(kept):
         session.note(f"{others:,} decisions change a label or call the image unusable: `apply` takes these.")

@@ -91,9 +91,7 @@ class RetrainSettings(Settings):
     baseline: str | None = option(
         None, "Also train cross-entropy on all rows, for as many images.", TRAINING, choices=("ce",)
     )
-    decisions: tuple[Path, ...] = option(
-        (), "Decisions as `apply` reads them: their labels count as clean.", DATA, metavar="FILE"
-    )
+    decisions: tuple[Path, ...] = decisions_option("Labels that people decided on count as clean")
     moved: MovedData = field(default_factory=MovedData)
     training: RetrainOptions = field(default_factory=RetrainOptions)
     device: str = device_option()

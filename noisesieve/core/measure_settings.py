@@ -118,6 +118,8 @@ class EvaluateSettings(Settings):
             raise UsageError("--update: corrects probabilities by decisions.", "Give them with --decisions.")
         if self.decisions and (self.truth.truth is not None or self.truth.truth_column is not None):
             raise UsageError("--decisions are the truth here.", "Leave --truth and --truth-column out.")
+        if self.decisions and self.plant is not None:
+            raise UsageError("--plant and --decisions measure in two ways.", "Run one after the other.")
         if self.decisions and self.picture is not None:
             raise UsageError("--decisions draws no chart.", "Leave --picture out.")
         if self.plant is None:

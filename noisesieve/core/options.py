@@ -129,6 +129,9 @@ def _build(kind: type[S], left: dict[str, object]) -> S:
 
 def _converted(value: object, hint: Any, declared: Option | None, name: str) -> object:
     """Return a value in the type of its field: text is parsed, paths are made paths, lists tuples."""
+    if declared is not None and declared.parse is parse_paths:  # several files: separate values, or commas
+        several = value if isinstance(value, list | tuple) else [value]
+        return tuple(path for item in several for path in parse_paths(str(item), declared.flag(name)))
     if isinstance(value, str) and declared is not None and declared.parse is not None:
         return declared.parse(value, declared.flag(name))
     kinds = hint.__args__ if isinstance(hint, types.UnionType) else (hint,)

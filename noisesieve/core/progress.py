@@ -80,6 +80,11 @@ class Session:
             self._said.add(text)
             self.warn(text)
 
+    def note_all(self, lines: list[str]) -> None:
+        """Say every line."""
+        for line in lines:
+            self.note(line)
+
     def warn_all(self, lines: list[str], most: int = 20) -> None:
         """Warn with the first `most` lines, then with a count of the rest."""
         for line in lines[:most]:

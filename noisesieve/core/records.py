@@ -52,6 +52,7 @@ class Index:
     carried: pa.Table | None = None  # the user's other columns; copied to the report, never read by training
     label_column: str = "label"
     notes: list[str] = field(default_factory=list)  # messages about skipped files
+    warnings: list[str] = field(default_factory=list)  # about what is probably a mistake
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -74,6 +75,7 @@ class Index:
             carried=None if self.carried is None else self.carried.take(pa.array(rows)),
             label_column=self.label_column,
             notes=self.notes,
+            warnings=self.warnings,
         )
 
 
@@ -242,7 +244,7 @@ class TrainingFacts:
     compared_depths: list[DepthEvidence] | None = None  # what the depths of the features were chosen from
     compared_losses: list[LossEvidence] | None = None  # what beta, prior and weight decay were chosen from
     held_out_accuracy: float | None = None  # of a network on the held-out rows' given labels, after the warm-up
-    compared_judges: list[JudgeEvidence] | None = None  # the model that judges comes first
+    compared_judges: list[JudgeEvidence] | None = None  # the model that decides comes first
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from noisesieve.core.documents import from_json
 from noisesieve.core.files import Document
-from noisesieve.core.recipes import Recipe, recipe_from_document, recipe_to_document
+from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_from_document, recipe_to_document
 from noisesieve.core.records import Recalibration, TrainingFacts
 
 SCHEMA_VERSION = 1  # of report.parquet, summary.json and run.json
@@ -162,6 +162,12 @@ class Summary:
     duplicates: Duplicates
     training: TrainingSummary
     recalibration: Recalibration | None = None  # by decisions, with `evaluate --update` or `scan --decisions`
+
+    @property
+    def is_count_chosen(self) -> bool:
+        """True if the floor was chosen so that as many rows are flagged as are expected to be wrong."""
+        recipe = self.training.recipe
+        return isinstance(recipe, HeadRecipe) and recipe.adaptive_eps
 
     def to_document(self) -> Document:
         """Return summary.json."""

@@ -1,7 +1,8 @@
 """The headline of a run in plain words: the same in terminal, page and Markdown.
 
 Three words are never mixed. *Flagged* is the verdict. *Expected wrong* is the sum of the corruption probabilities of
-the flagged rows. The *estimated noise rate* is over all rows, and has the one interval.
+the flagged rows. The *estimated noise rate* is over all rows, and has the one interval. Where the number of flagged
+rows was chosen to fit that estimate, the headline says so: the two agree by choice, not by measurement.
 """
 
 from __future__ import annotations
@@ -11,6 +12,27 @@ from noisesieve.core.summary import Summary
 BUDGETS_SAID = 2
 
 
+def flagged_sentence(summary: Summary) -> str:
+    """Return how many labels are flagged, and what that number is: a choice by the estimated noise rate, or a count."""
+    flagged = summary.flagged
+    count = f"{flagged.rows:,} of {flagged.of:,} labels are flagged"
+    if summary.estimated_noise_rate.is_vague or not flagged.rows:
+        return f"{count}."
+    if summary.is_count_chosen:
+        return f"{count}: as many as the estimated noise rate says are wrong, the most suspicious ones."
+    return f"{count}; about {flagged.expected_wrong:,.0f} of them are expected to be wrong."
+
+
+def nothing_flagged_sentence(summary: Summary) -> str:
+    """Return what it means that nothing is flagged; an empty text if something is."""
+    if summary.flagged.rows or not summary.flagged.of:
+        return ""
+    return (
+        "Nothing is flagged: no label is less probable than the average class, by this model. That proves no label "
+        "right. A random sample that a person decides tells more."
+    )
+
+
 def noise_rate_sentence(summary: Summary) -> str:
     """Return the estimated noise rate with its interval, or that there are too few labels to tell."""
     rate = summary.estimated_noise_rate
@@ -18,7 +40,10 @@ def noise_rate_sentence(summary: Summary) -> str:
         return "No image can be read."
     interval = f"{rate.value:.1%} (95 % interval {rate.low:.1%} to {rate.high:.1%})"
     if rate.is_vague:
-        return f"{summary.flagged.of:,} labels are too few to tell how many are wrong: estimated noise rate {interval}."
+        return (
+            f"{summary.flagged.of:,} labels are too few to tell how many are wrong (95 % interval of the noise rate: "
+            f"{rate.low:.0%} to {rate.high:.0%}). The order of the suspects is what is known."
+        )
     return f"Estimated noise rate: {interval}."
 
 
@@ -32,5 +57,5 @@ def budget_sentence(summary: Summary) -> str:
         return ""
     said = sorted({useful[len(useful) // 2].first, useful[-1].first})[-BUDGETS_SAID:]
     steps = [step for step in useful if step.first in said]
-    parts = [f"{step.first:,}: about {step.expected_wrong:,.0f} are wrong" for step in steps]
-    return f"Look at the first {parts[0]}" + "".join(f"; at {part}" for part in parts[1:]) + "."
+    parts = [f"{step.expected_wrong:,.0f} of the first {step.first:,}" for step in steps]
+    return f"By the same estimate about {' and '.join(parts)} are wrong."

@@ -44,11 +44,15 @@ class Judgement:
 
 
 def strata(report: Report) -> list[Ints]:
-    """Return the rows of the three strata: flagged, just below, and the rest. Waived and decided rows are in none."""
+    """Return the rows of the three strata: flagged, just below, and the rest. What people know is in none.
+
+    These are waived, trusted and decided rows.
+    """
     table = report.table
     flagged = report.verdicts == "corrupted"
-    settled = table["waived"].to_numpy(zero_copy_only=False) | table["decided"].is_valid().to_numpy()
-    taken = (report.verdicts != "unreadable") & ~settled
+    known = table["waived"].to_numpy(zero_copy_only=False) | table["decided"].is_valid().to_numpy()
+    known |= table["trusted"].to_numpy(zero_copy_only=False)
+    taken = (report.verdicts != "unreadable") & ~known
     rank = np.nan_to_num(table["rank"].to_numpy(zero_copy_only=False).astype(np.float64), nan=np.inf)
     order = np.argsort(rank, kind="stable")
     others = order[(taken & ~flagged)[order]]

@@ -22,7 +22,7 @@ def write(job: ExportJob) -> ExportResult:
     for name, document in (("metadata.json", metadata), ("samples.json", {"samples": samples})):
         (job.out / name).write_text(json.dumps(document, ensure_ascii=False, indent=1), encoding="utf-8")
     command = f"fiftyone.Dataset.from_dir(dataset_dir={str(job.shown)!r}, dataset_type=fiftyone.types.FiftyOneDataset)"
-    return ExportResult(len(samples), [command, "ground_truth is the given label, prediction what the model sees."])
+    return ExportResult(len(samples), [command, "ground_truth is the given label, prediction the model's class."])
 
 
 def _sample(row: Json, file: str) -> Document:

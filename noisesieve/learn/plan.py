@@ -168,7 +168,10 @@ def _with_options(recipe: Recipe, options: TrainingOptions) -> Recipe:
             "adaptive_loop_eps": recipe.adaptive_loop_eps and options.loop_eps is None,
             "adaptive_eps": recipe.adaptive_eps and options.sieve_eps is None,
         }
-    planned = replace(recipe, **{name: value for name, value in changes.items() if hasattr(recipe, name)})
+    if isinstance(recipe, HeadRecipe):
+        _refuse_for_heads(options)
+        del changes["score_pass"]
+    planned = replace(recipe, **changes)
     if is_timm(planned.backbone):
         planned = replace(planned, image_size=fitting_size(planned.backbone, planned.image_size))
     _check(planned)
@@ -190,6 +193,21 @@ _PLAIN = (
     "score_pass",
     "seed",
 )
+
+
+_NETWORK_ONLY = ("mixup", "balanced", "epoch_steps", "settle_epochs")  # options of a network that is trained
+
+
+def _refuse_for_heads(options: TrainingOptions) -> None:
+    """Refuse options that heads on frozen features, or on vectors, do not have."""
+    given = [name for name in _NETWORK_ONLY if getattr(options, name)]
+    given += ["score_pass"] * (options.score_pass != "eval")
+    if given:
+        flag = "--" + given[0].replace("_", "-")
+        raise UsageError(
+            f"{flag}: only for a network that is trained, and here heads on frozen features are.",
+            "Leave it out, or train the network: --no-freeze",
+        )
 
 
 def _check(recipe: Recipe) -> None:
@@ -220,16 +238,31 @@ def introduce(recipe: Recipe, options: TrainingOptions, *, beside: HeadRecipe | 
     if isinstance(recipe, HeadRecipe) and not recipe.image_size:
         return "Small classifiers learn your labels from your own embeddings."
     if isinstance(recipe, HeadRecipe):
-        seen = "EfficientNet-lite0, trained on ImageNet," if recipe.weights == LITE else f"{recipe.backbone}, frozen,"
-        what = f"{seen} looks at every image once; small classifiers learn your labels from what it sees."
+        network = "EfficientNet-lite0 (ImageNet)" if recipe.weights == LITE else recipe.backbone
+        what = f"features of a frozen {network} are computed once, and small classifiers are trained on them."
         if is_timm(recipe.backbone) and (limits := describe_depths(recipe.backbone)) is not None:
             what = f"{what} {limits}"
-        return f"No GPU: {what} --weights none trains a ResNet instead." if _asks_for_nothing(options) else what
+        if _asks_for_nothing(options):
+            return f"No GPU: {what} --weights none trains a ResNet instead."
+        return what[0].upper() + what[1:]
     start = "from scratch" if recipe.weights == NONE else f"from {recipe.weights}"
     what = f"A {recipe.backbone} is trained on your images, {start}."
-    if beside is None:
-        return what
-    return f"{what} Classifiers on features of a frozen EfficientNet-lite0 are scored beside it; the better one judges."
+    if beside is not None:
+        what += " Classifiers on features of a frozen EfficientNet-lite0 are trained beside it; the better one decides."
+    return " ".join([what, *_side_effects(recipe, options)])
+
+
+def _side_effects(recipe: NetworkRecipe, options: TrainingOptions) -> list[str]:
+    """Return what an option changes beside what it names."""
+    found = []
+    plain = replace(options, settle_epochs=None, mixup=None, balanced=None, epoch_steps=None, score_pass="eval")
+    if _asks_for_nothing(plain) and not _asks_for_nothing(options):
+        named = [name for name in (*_NETWORK_ONLY, "score_pass") if getattr(options, name) != getattr(plain, name)]
+        flags = ", ".join("--" + name.replace("_", "-") for name in named)
+        found.append(f"({flags}: for a trained network only, so frozen features are not used.)")
+    if options.sieve_eps == PAPER_EPS and options.settle_epochs is None and options.preset == "auto":
+        found.append("(--sieve-eps 1e-8, the paper's floor: the verdict uses no cross-entropy snapshot.)")
+    return found
 
 
 def fit_beta(recipe: Recipe, counts: Ints, classes: list[str]) -> tuple[Recipe, str | None]:

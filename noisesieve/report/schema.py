@@ -38,7 +38,11 @@ _COLUMNS: dict[str, tuple[pa.DataType, str]] = {
         pa.string(),
         "predicted_label if the verdict is corrupted and it differs from label, else null",
     ),
-    "corruption_probability": (pa.float32(), "estimated probability that the label is wrong; never rises along rank"),
+    "corruption_probability": (
+        pa.float32(),
+        "estimated probability that the label is wrong; never rises along rank among rows nobody decided; "
+        "0 for trusted ones",
+    ),
     "flagged_epochs": (pa.float32(), "share of the sieve epochs in which the row was dropped; null in check"),
     "low_evidence": (pa.bool_(), f"the class has fewer than {LOW_EVIDENCE} readable images"),
     "waived": (pa.bool_(), "reviewed, the label is right: not a suspect"),

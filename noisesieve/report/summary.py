@@ -81,6 +81,7 @@ class _RowCounts:
     def __init__(self, table: pa.Table, flagged: Bools, readable: Bools) -> None:
         probability = table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)  # null is NaN
         self.readable, self.flagged = readable, flagged
+        self.trusted: Bools = readable & table["trusted"].to_numpy(zero_copy_only=False)
         self.probability: Floats = np.nan_to_num(probability)
 
     def total(self) -> tuple[int, int, float | None, float]:
@@ -105,13 +106,20 @@ def _noise_rate(rows: _RowCounts) -> NoiseRate:
     if not count:
         return NoiseRate(None, 0.0, 1.0)
     value = float(rows.probability[rows.readable].mean())
-    return NoiseRate(value, *noise_rate_interval(value, count))
+    if not rows.trusted.any():
+        return NoiseRate(value, *noise_rate_interval(value, count))
+    # Whether a trusted row is wrong is known, so the estimate and its interval are those of the others alone.
+    others = rows.readable & ~rows.trusted
+    sure, left = float(rows.probability[rows.trusted].sum()), int(others.sum())
+    bounds = noise_rate_interval(float(rows.probability[others].mean()), left) if left else (0.0, 0.0)
+    low, high = ((sure + bound * left) / count for bound in bounds)
+    return NoiseRate(value, low, high)
 
 
 def _budget(table: pa.Table, rows: _RowCounts) -> list[Budget]:
-    """Return what the first rows of the ranking bring; waived and decided rows are left out, as on the page."""
-    settled = table["waived"].to_numpy(zero_copy_only=False) | table["decided"].is_valid().to_numpy()
-    chosen = np.flatnonzero(rows.readable & ~settled)
+    """Return what the first rows of the ranking bring, without trusted, waived and decided ones, as on the page."""
+    known = table["waived"].to_numpy(zero_copy_only=False) | table["decided"].is_valid().to_numpy() | rows.trusted
+    chosen = np.flatnonzero(rows.readable & ~known)
     rank = table["rank"].to_numpy(zero_copy_only=False)[chosen]
     along = np.cumsum(rows.probability[chosen[np.argsort(rank)]])
     return [Budget(first, float(along[first - 1])) for first in BUDGETS if first <= len(along)]

@@ -93,7 +93,8 @@
     const other = element("span", "pair");
     other.append("→ ", element("bdi", "to", name(suspect.suggested)));
     card.title = name(suspect.given) + " → " + name(suspect.suggested);
-    text.append(pair, other, element("span", "odds", "P(wrong) " + percent(suspect.chance)));
+    text.append(pair, other);
+    if (suspect.chance !== null) text.append(element("span", "odds", "P(wrong) " + percent(suspect.chance)));
     card.append(frame, text);
     card.addEventListener("click", () => {
       goTo(view.indexOf(number));
@@ -108,7 +109,7 @@
     card.querySelector(".mark")?.remove();
     if (d) card.append(element("span", "mark", d.decision === "unusable" ? "✕ unusable" : { accept: "✓ ", keep: "= ", relabel: "✎ " }[d.decision] + d.label));
     card.setAttribute("aria-label",
-      `${name(suspect.given)}, looks like ${name(suspect.suggested)}, wrong with ${percent(suspect.chance)}, ${describe(suspect)}`);
+      `${name(suspect.given)}, looks like ${name(suspect.suggested)}, ${suspect.chance === null ? "" : `wrong with ${percent(suspect.chance)}, `}${describe(suspect)}`);
   }
   function showGallery() {
     byId("gallery").replaceChildren(...view.map((number) => cards[number]));
@@ -148,7 +149,7 @@
     shown.alt = `Suspect labelled ${name(suspect.given)}`;
     byId("given").textContent = name(suspect.given);
     byId("suggested").textContent = name(suspect.suggested ?? (suspect.sample ? suspect.top[0][0] : null));
-    byId("chance").textContent = percent(suspect.chance);
+    byId("chance").textContent = suspect.chance === null ? "" : percent(suspect.chance);
     byId("margin").textContent = (suspect.margin < 0 ? "" : "+") + suspect.margin.toFixed(2);
     byId("position").textContent = `${at + 1} of ${view.length}${suspect.sample ? ", random sample" : ""}`;
     byId("path").textContent = suspect.path ?? suspect.id;
@@ -283,7 +284,7 @@
       const s = suspects[i];
       if (given !== "" && s.given !== Number(given)) return false;
       if (pair && pair !== s.given + ">" + s.suggested) return false;
-      if (s.chance < least) return false;
+      if (s.chance !== null && s.chance < least) return false;
       if (state && (state === "decided") !== Boolean(decisionOf(s))) return false;
       return !text || [s.path ?? s.id, name(s.given), name(s.suggested)].some((part) => part.toLowerCase().includes(text));
     }).sort(SORTS[byId("sort").value]);

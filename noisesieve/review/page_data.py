@@ -15,7 +15,12 @@ from noisesieve.core.files import digest
 from noisesieve.core.records import DECIDED_COLUMN, Ints
 from noisesieve.core.summary import ClassFlagged, Summary
 from noisesieve.core.text import natural_key
-from noisesieve.core.words import budget_sentence, noise_rate_sentence
+from noisesieve.core.words import (
+    budget_sentence,
+    flagged_sentence,
+    noise_rate_sentence,
+    nothing_flagged_sentence,
+)
 from noisesieve.report import COLUMNS, Report
 
 SHOWN_TOP = 3
@@ -54,7 +59,7 @@ class ShownSuspect:
     given: int
     suggested: int | None
     margin: float
-    chance: float
+    chance: float | None  # None: there are too few labels to tell
     top: list[tuple[int, float]]
     image: str | None  # data: URL
     text: str  # the user's own columns, where there is no image
@@ -95,8 +100,7 @@ class PageData:
     heat: HeatMap
     histogram: Histogram
     script: ScriptData
-    noise_rate: str  # in a sentence
-    budget: str
+    headline: str  # what is flagged, what is estimated, and what it brings to look
     least: float  # probability from which a flagged row is shown
     unlikely: int  # flagged rows below it
     run: str  # the run's path for the commands that the page prints
@@ -118,6 +122,8 @@ def build_page_data(
     of rows that were decided before; `run` is the run's path as the reader would type it.
     """
     summary = report.summary
+    sentences = [flagged_sentence(summary), noise_rate_sentence(summary), budget_sentence(summary)]
+    sentences.append(nothing_flagged_sentence(summary))
     classes: list[str] = report.facts.classes
     name = report.path.parent.resolve().name
     decided = decided_rows(report)
@@ -129,8 +135,7 @@ def build_page_data(
         heat=_heat(suspects, classes),
         histogram=_histogram(report),
         script=ScriptData(run_key(report), name, __version__, classes, shown, len(suspects)),
-        noise_rate=noise_rate_sentence(summary),
-        budget=budget_sentence(summary),
+        headline=" ".join(filter(None, sentences)),
         least=least,
         unlikely=len(report.corrupted) - len(suspects),
         run=shlex.quote(run),
@@ -178,7 +183,7 @@ def _suspects(
     number = {label: i for i, label in enumerate(classes)}
     columns = ["row", "id", "path", "sha256", "label", "suggested_label", "margin", "corruption_probability"]
     table = report.table.take(pa.array(rows)).select([*columns, "top_labels", "top_probabilities"])
-    texts = _texts(report, rows)
+    texts, vague = _texts(report, rows), report.summary.estimated_noise_rate.is_vague
     return [
         ShownSuspect(
             id=row["id"],
@@ -187,7 +192,7 @@ def _suspects(
             given=number[row["label"]],
             suggested=None if row["suggested_label"] is None else number[row["suggested_label"]],
             margin=round(row["margin"], 4),
-            chance=round(row["corruption_probability"], 4),
+            chance=None if vague else round(row["corruption_probability"], 4),
             top=[
                 (number[label], round(chance, 4))
                 for label, chance in zip(row["top_labels"][:SHOWN_TOP], row["top_probabilities"], strict=False)

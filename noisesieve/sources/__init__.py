@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,9 @@ def kind_of(path: Path) -> str:
     if path.is_dir():
         return "folder"
     if not path.exists():
+        if address := re.match(r"([a-z][a-z0-9+.-]+):/(?=[^/])", str(path)):
+            url = f"{address[1]}://{str(path)[address.end() :]}"
+            raise InputError(f"{url}: an address, not a file.", "Download the dataset, and give its path.")
         raise InputError(f"{path}: no such file or folder.", "Check the path.")
     if not path.is_file():
         raise InputError(f"{path}: not a regular file.", "Give a folder, or a table.")

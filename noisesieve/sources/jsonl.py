@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,7 +14,7 @@ from noisesieve.core.errors import InputError
 from noisesieve.core.files import Json
 from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
-from noisesieve.core.text import refuse_half_characters
+from noisesieve.core.text import IMAGE_EXTENSIONS, refuse_half_characters
 from noisesieve.core.untrusted import open_regular
 from noisesieve.sources.table import Table, to_index
 
@@ -53,7 +54,7 @@ def read(settings: SourceSettings) -> Index:
             f"{file}: {len(names):,} different keys in {len(rows):,} lines, nearly all of them missing in each.",
             "Give every line the same keys; put the rest into one text.",
         )
-    embedded = _embedded(names, settings)
+    embedded = _embedded(names, rows, settings)
     if embedded is not None:
         names.pop(embedded)
     arrays = [_array([row.get(name) for row in rows]) for name in names]
@@ -101,15 +102,24 @@ def _refuse_multi_label(label: Any, settings: SourceSettings, number: int) -> No
 
 def _image_column(row: Json, settings: SourceSettings) -> str | None:
     column = settings.image_column or ("image" if settings.path_column not in row else None)
-    return column if column in row else None
+    if column not in row or (settings.image_column is None and _is_path(row[column])):
+        return None
+    return column
 
 
-def _embedded(names: dict[str, None], settings: SourceSettings) -> str | None:
+def _is_path(cell: Any) -> bool:
+    """Return True for the name of an image file, which base64 is not."""
+    return isinstance(cell, str) and os.path.splitext(cell)[1].lower() in IMAGE_EXTENSIONS
+
+
+def _embedded(names: dict[str, None], rows: list[Json], settings: SourceSettings) -> str | None:
     if settings.image_column is not None:
         if settings.image_column not in names:
             raise InputError(f"{settings.path}: no column {settings.image_column!r}.", "Check --image-column.")
         return settings.image_column
-    return "image" if "image" in names and settings.path_column not in names else None
+    if "image" not in names or settings.path_column in names:
+        return None
+    return None if any(_is_path(row["image"]) for row in rows if "image" in row) else "image"
 
 
 def _array(values: list[Any]) -> pa.Array:

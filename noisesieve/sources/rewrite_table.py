@@ -49,7 +49,7 @@ def _copy_lines(
 ) -> None:
     head, chunks = _chunks(lines, index)
     header = next(cells for cells in csv.reader(head, delimiter=separator) if cells)
-    label_cell = header.index(source.label_column)
+    label_cell = header.index(index.label_column)
     new = _has_marks(changes) and DECIDED_COLUMN not in header
     mark_cell = len(header) if new else header.index(DECIDED_COLUMN) if DECIDED_COLUMN in header else -1
     file.write(_longer("".join(head), [DECIDED_COLUMN] * new, separator).encode())
@@ -92,7 +92,7 @@ def _jsonl(index: Index, source: SourceSettings, changes: Changes, file: IO[byte
             elif change.label is not None:
                 entry: Json = json.loads(line)
                 if change.label != index.labels[row]:
-                    entry[source.label_column] = _as_before(entry[source.label_column], change.label, index, row)
+                    entry[index.label_column] = _as_before(entry[index.label_column], change.label, index, row)
                 if change.mark is not None:
                     entry[DECIDED_COLUMN] = change.mark.to_text()
                 file.write((json.dumps(entry, ensure_ascii=False) + "\n").encode())
@@ -113,7 +113,7 @@ def _as_before(old: Any, label: str, index: Index, row: int) -> Any:
 
 def _parquet(index: Index, source: SourceSettings, changes: Changes, file: IO[bytes]) -> None:
     """Copy one row group at a time, since images may be embedded."""
-    schema, column = pq.read_schema(source.path), source.label_column
+    schema, column = pq.read_schema(source.path), index.label_column
     position = schema.get_field_index(column)
     encode = _encoder(schema, index, column)
     marked = _has_marks(changes)

@@ -6,8 +6,9 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,9 @@ _BOXES = (
     {"x_min", "y_min", "x_max", "y_max"},
 )
 KINDS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+PATH_COLUMNS = ("path", "filename", "file_name", "image_path", "image")  # the first is the default; others are known
+LABEL_COLUMNS = ("label", "class", "category", "target")
+COLUMNS_NAMED = 50  # in an error
 _TRUE = frozenset(("1", "true", "yes", "y", "t"))
 _FALSE = frozenset(("0", "false", "no", "n", "f", ""))
 
@@ -48,7 +52,7 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
     if twice := sorted(name for name, count in Counter(names).items() if count > 1):
         raise InputError(f"{file}: two columns are called {twice[0]!r}.", "Rename one of them.")
     _refuse_detection(settings, names)
-    _need(settings.label_column, "--label-column", settings, names)
+    settings, used_names = _recognise(table, settings, names)
     root = settings.root if settings.root is not None else file.parent
     labels = _labels(table, settings)
     used = {settings.label_column}
@@ -61,7 +65,6 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
         paths = [None] * len(labels)
         locate = lambda i: ImageLocation("")  # noqa: E731
     else:
-        _need(settings.path_column, "--path-column", settings, names)
         used.add(settings.path_column)
         given = _texts(table, settings.path_column, settings)
         refuse_paths_outside(
@@ -74,6 +77,7 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
     if "split" in names and "split" not in used:
         used.add("split")
         splits = _texts(table, "split", settings, empty=True)
+    left_out = [f"columns of bytes, not carried: {', '.join(table.left_out)}"] if table.left_out else []
     return Index(
         name=file.stem,
         kind=kind,
@@ -87,8 +91,53 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
         trusted=_trusted(table, settings),
         carried=table.columns.drop_columns(sorted(used)),
         label_column=settings.label_column,
-        notes=[f"columns of bytes, not carried: {', '.join(table.left_out)}"] if table.left_out else [],
+        notes=[*used_names, *left_out],
+        warnings=_several_in_one(labels),
     )
+
+
+def _recognise(table: Table, settings: SourceSettings, names: list[str]) -> tuple[SourceSettings, list[str]]:
+    """Return the settings with the columns of paths and labels, and notes about those known by another name.
+
+    Every column that cannot be found is named in one error.
+    """
+    found: dict[str, Any] = {}
+    notes, missing = [], []
+    wanted: dict[str, tuple[str, ...]] = {"label_column": LABEL_COLUMNS}
+    if table.embedded is None and settings.images:
+        wanted["path_column"] = PATH_COLUMNS
+    for option, others in wanted.items():
+        name = getattr(settings, option)
+        known = [other for other in others if other in names] if name == others[0] else []
+        if name in names:
+            continue
+        if len(known) == 1:
+            found[option] = known[0]
+            notes.append(f"the column {known[0]!r} is taken for {name!r}")
+        else:
+            missing.append((option, name))
+    missing += [
+        (option, name)
+        for option in ("id_column", "trusted_column")
+        if (name := getattr(settings, option)) is not None and name not in names
+    ]
+    if missing:
+        flags = " and ".join("--" + option.replace("_", "-") for option, _ in missing)
+        absent = " and no column ".join(repr(name) for _, name in missing)
+        there = ", ".join([*map(repr, names[:COLUMNS_NAMED]), *(["…"] if len(names) > COLUMNS_NAMED else [])]) or "none"
+        raise InputError(f"{settings.path}: no column {absent}. It has: {there}.", f"Choose with {flags}.")
+    return replace(settings, **found), notes
+
+
+def _several_in_one(labels: list[str]) -> list[str]:
+    """Return a note if some labels look like several classes in one cell, such as `dress|red`."""
+    odd = {label for label in set(labels) if "|" in label or ";" in label}
+    if not odd:
+        return []
+    count = sum(label in odd for label in labels)
+    return [
+        f"{count:,} labels look like several classes in one cell, such as {min(odd)!r}: each is taken as one class."
+    ]
 
 
 def position_of(table: Table, settings: SourceSettings, row: int) -> str:
@@ -96,14 +145,6 @@ def position_of(table: Table, settings: SourceSettings, row: int) -> str:
     if table.lines is not None:
         return f"{settings.path}:{table.lines[row]}"
     return f"{settings.path}, row {row}"
-
-
-def _need(column: str, option: str, settings: SourceSettings, names: list[str]) -> None:
-    if column not in names:
-        raise InputError(
-            f"{settings.path}: no column {column!r}. It has: {', '.join(map(repr, names)) or 'none'}.",
-            f"Choose the right one with {option}.",
-        )
 
 
 def _labels(table: Table, settings: SourceSettings) -> list[str]:
@@ -202,7 +243,6 @@ def _is_within(path: str, inside: str) -> bool:
 def _ids(table: Table, settings: SourceSettings, paths: list[str | None], used: set[str]) -> list[str]:
     column = settings.id_column
     if column is not None:
-        _need(column, "--id-column", settings, table.columns.column_names)
         used.add(column)
         ids = _texts(table, column, settings)
         first: dict[str, int] = {}
@@ -231,7 +271,6 @@ def _trusted(table: Table, settings: SourceSettings) -> Bools | None:
     column = settings.trusted_column
     if column is None:
         return None
-    _need(column, "--trusted-column", settings, table.columns.column_names)
     words = [text.strip().lower() for text in _texts(table, column, settings, empty=True)]
     for row, word in enumerate(words):
         if word not in _TRUE and word not in _FALSE:

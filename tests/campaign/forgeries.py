@@ -64,6 +64,12 @@ def mutate(document: Any, dice: random.Random) -> Any:
     return dice.choice(VALUES)
 
 
+def _forge(document: dict[str, Any], dice: random.Random) -> None:
+    changed = mutate(dict(document), dice)
+    document.clear()
+    document.update(changed if isinstance(changed, dict) else {"identity": changed})
+
+
 def forge_documents(home: Path, count: int, dice: random.Random) -> Counter[str]:
     """Change run.json, summary.json or model.json of a finished run, with hashes that fit, and read it."""
     found: Counter[str] = Counter()
@@ -74,7 +80,7 @@ def forge_documents(home: Path, count: int, dice: random.Random) -> Counter[str]
         name = dice.choice(("run.json", "summary.json", "model.json"))
         file = home / "run" / name
         if name == "run.json":
-            forge_run(home / "run", lambda document: document.update(mutate(dict(document), dice) or {}))
+            forge_run(home / "run", lambda document: _forge(document, dice))
         else:
             file.write_text(json.dumps(mutate(json.loads(file.read_text()), dice)))
             known = {name: sha256_of(file)}

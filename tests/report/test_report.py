@@ -255,7 +255,7 @@ def test_the_headline_says_what_a_budget_buys_and_when_there_are_too_few_labels(
         estimated_noise_rate=NoiseRate(0.05, 0.03, 0.08),
         budget=[Budget(10, 9.6), Budget(20, 19.0), Budget(50, 44.0), Budget(100, 52.0)],
     )
-    assert budget_sentence(sure) == "Look at the first 20: about 19 are wrong; at 50: about 44 are wrong."
+    assert budget_sentence(sure) == "By the same estimate about 19 of the first 20 and 44 of the first 50 are wrong."
     assert noise_rate_sentence(sure) == "Estimated noise rate: 5.0% (95 % interval 3.0% to 8.0%)."
 
 

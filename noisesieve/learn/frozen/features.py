@@ -1,4 +1,4 @@
-"""Pixels → Features: what a frozen backbone sees at several depths, computed once and kept for later runs."""
+"""Pixels → Features: the outputs of a frozen backbone at several depths, computed once and kept for later runs."""
 
 from __future__ import annotations
 
