@@ -24,6 +24,7 @@ from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Index, Ints
 from noisesieve.core.settings import NOT_MOVED
 from noisesieve.learn.batch_loader import BatchLoader
+from noisesieve.learn.device import has_device
 from noisesieve.learn.frozen.features import depth_files, feature_folder
 from noisesieve.learn.networks.embed import embed
 from noisesieve.pixels.cache import default_cache_dir
@@ -221,10 +222,10 @@ def _own_embeddings(report: Report, index: Index, rows: Ints) -> Tensor:
 
 def _stored_features(report: Report, rows: Ints) -> Tensor | None:
     """Return the features of these rows from the cache, of length 1; None unless all of them are there."""
-    recipe, folder = report.summary.training.recipe, report.path.parent
-    if not isinstance(recipe, HeadRecipe):
+    recipe, folder, name = report.summary.training.recipe, report.path.parent, report.summary.training.device
+    if not isinstance(recipe, HeadRecipe) or not has_device(name):
         return None
-    settings, device = pixel_settings_of_run(report), torch.device(report.summary.training.device)
+    settings, device = pixel_settings_of_run(report), torch.device(name)
     root = settings.cache_dir or default_cache_dir()
     place = feature_folder(root, recipe, settings, device, statistics_of_model(folder))
     hashes = [str(sha) for sha in report.table["sha256"].take(pa.array(rows)).to_pylist()]

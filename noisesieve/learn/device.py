@@ -18,15 +18,21 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
+def has_device(name: str) -> bool:
+    """Return True if this machine has such a device."""
+    kind = name.partition(":")[0]
+    if kind == "cuda":
+        return torch.cuda.is_available()
+    return kind != "mps" or torch.backends.mps.is_available()
+
+
 def require_device(name: str) -> None:
     """Refuse a device that this machine does not have."""
-    problem = None
-    if name == "cuda" and not torch.cuda.is_available():
-        problem = "--device cuda: PyTorch finds no CUDA device on this machine."
-    if name == "mps" and not torch.backends.mps.is_available():
-        problem = "--device mps: PyTorch finds no Metal device on this machine."
-    if problem is not None:
-        raise UsageError(problem, "Leave --device out, or choose cpu.")
+    if not has_device(name):
+        kind = {"cuda": "CUDA", "mps": "Metal"}[name]
+        raise UsageError(
+            f"--device {name}: PyTorch finds no {kind} device on this machine.", "Leave --device out, or choose cpu."
+        )
 
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # glibc's numbers for mallopt

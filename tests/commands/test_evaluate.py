@@ -134,8 +134,9 @@ def test_flips_are_planted_over_all_rows(inside: Run, digits: tuple[Path, Path])
     assert again.facts.settings["wishes"] == report.facts.settings["wishes"]
     low, high = found["recall_interval"]
     assert low <= found["recall"] <= high
-    rate = found["noise_rate"]["value"]
-    assert found["precision"] == pytest.approx(min(1, rate * found["recall"] * found["unplanted"] / found["flagged"]))
+    new = (again.verdicts == "corrupted") & (report.verdicts != "corrupted")
+    assert found["newly_flagged"] == new.sum()
+    assert found["precision"] == pytest.approx(new[chosen].sum() / new.sum())
     low, high = found["precision_interval"]
     assert low <= found["precision"] <= high
     shown = inside("evaluate", digits[1], "--plant", "5%")  # the second time it is there already

@@ -244,7 +244,7 @@ def test_on_a_gpu_the_network_and_the_heads_are_compared(
     quick = ("--epochs", "8", "--image-size", "16", "--no-review")
     done = inside("scan", photos, "-o", "run", *quick)
     assert done.returncode == 0, done.stderr
-    assert "the better one judges" in done.stderr
+    assert "the better one decides" in done.stderr
     summary = json.loads(Path("run/summary.json").read_text())
     validate(summary, "summary")
     judges = summary["training"]["compared_judges"]

@@ -291,7 +291,7 @@ def test_the_first_line_says_what_is_done_and_why() -> None:
     wanted = TrainingOptions(weights="none")
     trained = plan(wanted, rows=400, classes=4, longest_sides=np.array([32]), device="cpu")
     assert introduce(trained, wanted, beside=None) == "A resnet8 is trained on your images, from scratch."
-    assert "the better one judges" in introduce(trained, TrainingOptions(), beside=recipe())
+    assert "the better one decides" in introduce(trained, TrainingOptions(), beside=recipe())
 
 
 def test_of_many_classes_a_hundred_are_compared_on() -> None:

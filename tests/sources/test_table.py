@@ -48,7 +48,7 @@ def test_other_columns_are_carried_and_lines_survive_quoted_newlines(tmp_path: P
         ("path,label\n1.png,a\n2.png,b,c\n", "a.csv:3"),
         ("path,label\n1.png,a\n2.png,\n", "a.csv:3"),
         ("path,label,label\n1.png,a,b\n", "two columns"),
-        ("path,class\n1.png,a\n", "'class'"),
+        ("path,kind\n1.png,a\n", "'kind'"),
         ('path,label\n1.png,a\n2.png,"b"x\n', "a.csv:3"),
         ("path,label\n../1.png,a\n", "a.csv:2.*outside"),
         ("path,label\n/etc/passwd,a\n", "a.csv:2.*outside"),
