@@ -42,7 +42,7 @@ def settings_of_run(report: Report, moved: MovedData = NOT_MOVED) -> ScanSetting
     if not path.exists():
         problem = "no such file or folder" if moved.data else "the dataset is not there any more"
         raise InputError(f"{path}: {problem}.", "Give its new path with --data.")
-    own = {name: Path(location[name]) for name in ("weights", "embeddings", "cache") if name in location and known.own}
+    own = {name: Path(location[name]) for name in ("weights", "cache") if name in location and known.own}
     try:
         options = TrainingOptions(**known.identity["wishes"])
         if "weights" in own:
@@ -54,7 +54,8 @@ def settings_of_run(report: Report, moved: MovedData = NOT_MOVED) -> ScanSetting
                 allow_outside=moved.allow_outside or (known.own and "outside" in location),
                 **known.identity["source"],
             ),
-            embeddings=own.get("embeddings"),
+            # Whoever reads them compares their hash with the run's, so they can be of any path.
+            embeddings=Path(location["embeddings"]) if "embeddings" in location else None,
             pixels=PixelSettings(max_pixels=known.identity["max_pixels"], cache_dir=own.get("cache")),
             training=options,
             probabilities=known.identity["probabilities"],

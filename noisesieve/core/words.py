@@ -14,13 +14,17 @@ BUDGETS_SAID = 2
 
 def flagged_sentence(summary: Summary) -> str:
     """Return how many labels are flagged, and what that number is: a choice by the estimated noise rate, or a count."""
-    flagged = summary.flagged
-    count = f"{flagged.rows:,} of {flagged.of:,} labels are flagged"
-    if summary.estimated_noise_rate.is_vague or not flagged.rows:
-        return f"{count}."
+    count = f"{summary.flagged.rows:,} of {summary.flagged.of:,} labels are flagged"
+    return f"{count}: {count_sentence(summary)}" if count_sentence(summary) else f"{count}."
+
+
+def count_sentence(summary: Summary) -> str:
+    """Return what the number of flagged rows is; an empty text where nothing is flagged or known."""
+    if summary.estimated_noise_rate.is_vague or not summary.flagged.rows:
+        return ""
     if summary.is_count_chosen:
-        return f"{count}: as many as the estimated noise rate says are wrong, the most suspicious ones."
-    return f"{count}; about {flagged.expected_wrong:,.0f} of them are expected to be wrong."
+        return "as many as the estimated noise rate says are wrong, the most suspicious ones."
+    return f"about {summary.flagged.expected_wrong:,.0f} of them are expected to be wrong."
 
 
 def nothing_flagged_sentence(summary: Summary) -> str:

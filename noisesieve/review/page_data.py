@@ -17,7 +17,7 @@ from noisesieve.core.summary import ClassFlagged, Summary
 from noisesieve.core.text import natural_key
 from noisesieve.core.words import (
     budget_sentence,
-    flagged_sentence,
+    count_sentence,
     noise_rate_sentence,
     nothing_flagged_sentence,
 )
@@ -122,7 +122,8 @@ def build_page_data(
     of rows that were decided before; `run` is the run's path as the reader would type it.
     """
     summary = report.summary
-    sentences = [flagged_sentence(summary), noise_rate_sentence(summary), budget_sentence(summary)]
+    why = count_sentence(summary)
+    sentences = [why[:1].upper() + why[1:], noise_rate_sentence(summary), budget_sentence(summary)]
     sentences.append(nothing_flagged_sentence(summary))
     classes: list[str] = report.facts.classes
     name = report.path.parent.resolve().name
