@@ -139,17 +139,17 @@ def marked_folder(folder: Path) -> Iterator[None]:
             _hold(mark)
             yield
     finally:
-        _remove_folder(folder)
+        remove_marked_folder(folder)
 
 
 def _remove(left: Path) -> None:
     if left.is_dir():
-        _remove_folder(left)
+        remove_marked_folder(left)
     else:
         left.unlink(missing_ok=True)
 
 
-def _remove_folder(folder: Path) -> None:
+def remove_marked_folder(folder: Path) -> None:
     """Remove a folder of ours, its mark last, so that it is still recognised if this is interrupted.
 
     Links in it are removed, never followed.

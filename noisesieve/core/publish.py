@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from noisesieve.core.files import (
     hold_folder,
     marked_folder,
     put_in_place,
+    remove_marked_folder,
     restore_and_sweep,
     sha256_of,
     sync_file,
@@ -104,9 +104,9 @@ def _carry_out(main: Path, known: Collection[str]) -> None:
         _require_own(folder, main)
         with hold_folder(folder):
             if not os.path.lexists(folder / PLAN):  # all is done but the removal of the folder
-                if not (folder / MARK).is_file():
+                if not (folder / MARK).is_file() and any(folder.iterdir()):
                     raise ValueError("it has no plan, and noisesieve did not make it")
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_marked_folder(folder)
                 return
             files = _FileSet(folder, main, known)
             try:
@@ -179,7 +179,7 @@ class _FileSet:
     def discard(self) -> None:
         """Remove the folder: nothing is left to do."""
         (self._folder / PLAN).unlink()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        remove_marked_folder(self._folder)  # its mark last: a kill in between leaves a folder that is known as ours
 
 
 def _mark(path: Path) -> str | None:

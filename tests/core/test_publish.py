@@ -140,3 +140,18 @@ def test_what_a_killed_process_was_writing_is_swept_and_what_a_living_one_writes
             other.write(b"new")
         assert len(list(tmp_path.glob(".*"))) == 1
     assert (tmp_path / "new").read_text() == "newer"
+
+
+@pytest.mark.parametrize("left", [("old", "mark"), ("mark",), ()], ids=str)
+def test_what_a_killed_removal_leaves_is_removed_by_the_next_writer(tmp_path: Path, left: tuple[str, ...]) -> None:
+    _publish(tmp_path / "new", "new")
+    folder = tmp_path / ".new.publish"
+    folder.mkdir()
+    if "old" in left:
+        (folder / ".noisesieve-old").mkdir()
+        (folder / ".noisesieve-old/checkpoint").write_text("old")
+    if "mark" in left:
+        (folder / files.MARK).write_text("made by noisesieve")
+    finish_publishing(tmp_path / "new", KNOWN)
+    assert not folder.exists()
+    assert (tmp_path / "new").read_text() == "new"
