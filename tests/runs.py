@@ -15,7 +15,7 @@ from filelock import FileLock
 
 import noisesieve as ns
 from noisesieve import __version__, pixels, report, sources
-from noisesieve.commands._prepare import location_of_data
+from noisesieve.commands._identity import location_of_data
 from noisesieve.core.files import write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import NetworkRecipe

@@ -14,7 +14,8 @@ import torch
 from noisesieve import __version__, pixels, sources
 from noisesieve.bench.methods import Comparison, TrainingResult
 from noisesieve.bench.table import AblationFigures, AblationTable, this_machine
-from noisesieve.commands._prepare import Dataset, decode_test_set, inspect_test_set, prepare_dataset
+from noisesieve.commands._dataset import Dataset, decode_dataset
+from noisesieve.commands._test_set import decode_test_set, inspect_test_set
 from noisesieve.commands.bench import join_one_process
 from noisesieve.core.command_settings import RetrainOptions
 from noisesieve.core.errors import TrainingError, UsageError
@@ -42,7 +43,7 @@ def ablate(settings: BenchSettings, test: SourceSettings, *, session: Session | 
     index = sources.read(scan.source)
     with tempfile.TemporaryDirectory() as scratch:
         file_facts = pixels.inspect_files(index, scan.pixels, joined)
-        dataset = prepare_dataset(index, file_facts, scan, joined, scratch=Path(scratch))
+        dataset = decode_dataset(index, file_facts, scan, joined, scratch=Path(scratch))
         if dataset.recipe.frozen:
             raise UsageError("--ablation trains whole networks.", "Pass --weights none.")
         joined.note(f"{scan.training.preset}: {describe(dataset.recipe, joined.processes)}")

@@ -1,32 +1,22 @@
-"""Scan the user's own embeddings (heads on them) or predictions (the closed form alone) instead of images."""
+"""The user's own vectors: rows that have embeddings (heads are trained on them) or predictions instead of images."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from noisesieve import pixels, sources
-from noisesieve.commands._prepare import Dataset, digest_of_decisions
-from noisesieve.commands._train import train_heads
-from noisesieve.core.errors import InputError, StateError, UsageError
+from noisesieve import sources
+from noisesieve.core.errors import StateError, UsageError
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import HeadRecipe, recipe_to_document
-from noisesieve.core.records import Bytes, Decided, FileFacts, Floats, Index, Ints, Scores, TrainingFacts
+from noisesieve.core.recipes import HeadRecipe
+from noisesieve.core.records import FileFacts, Floats, Index
 from noisesieve.core.settings import ScanSettings, SourceSettings
 from noisesieve.core.text import natural_key
-from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.plan import plan_heads
-from noisesieve.report import Report, class_codes, fingerprint
-from noisesieve.report.differences import Identity
-from noisesieve.report.model_card import TrainedWeights
-from noisesieve.sieve.decide import choose_floor
+from noisesieve.report import Report, class_codes
 from noisesieve.sources.vectors import read_embeddings, read_predictions
 
 IN_SAMPLE = 0.995  # agreement with the given labels above which predictions look as if they were trained on them
@@ -73,79 +63,12 @@ class OwnVectors:
         """Return the hash of all vectors."""
         return hashlib.sha256(np.ascontiguousarray(self.values).tobytes()).hexdigest()
 
-    def identity(self, settings: ScanSettings, index: Index, file_facts: FileFacts, device: str) -> Identity:
-        """Return what the run is recognised by."""
-        return {
-            **settings.identity(),
-            "device": device,
-            "recipe": recipe_to_document(self._recipe(settings)),
-            "fingerprint": fingerprint(index, file_facts),
-            "vectors": {
-                "kind": self.kind,
-                "sha256": self.content(),
-                "classes": list(settings.classes),
-            },  # as the columns are
-            **({"decisions": digest_of_decisions(settings)} if settings.decisions else {}),
-        }
-
-    def _recipe(self, settings: ScanSettings) -> HeadRecipe:
+    def recipe(self, settings: ScanSettings) -> HeadRecipe:
+        """Return the recipe of heads on embeddings; predictions are not trained on."""
         recipe = plan_heads(settings.training, rows=len(self.values), classes=len(self.classes), name=self.kind)
         if self.kind == "predictions":
             return replace(recipe, beta=0.0, epochs=0, warmup_epochs=0, ramp_epochs=0, sieve_start=0, flip=False)
         return recipe
-
-    def dataset(self, index: Index, file_facts: FileFacts, settings: ScanSettings, decided: Decided) -> Dataset:
-        """Return the rows with the labels to learn."""
-        if len(self.classes) < 2:
-            raise InputError("A scan needs at least two classes.")
-        learnt = {row: found.label for row, found in decided.items()}
-        codes = class_codes([learnt.get(row) or label for row, label in enumerate(index.labels)], self.classes)
-        decoded = pixels.Decoded(file_facts, np.arange(len(index)), _NoPixels(len(index)), reused=True)
-        return Dataset(index, decoded, self.classes, codes, self._recipe(settings), None, None, decided)
-
-    def train(self, dataset: Dataset, session: TrainingSession) -> tuple[Dataset, TrainedWeights | None, Scores]:
-        """Train heads on embeddings; predictions are scores already."""
-        if self.kind == "embeddings":
-            _, contents = np.unique(np.array(dataset.decoded.file_facts.sha256), return_inverse=True)
-            vectors: Any = np.asarray(self.values, dtype=np.float32)[:, None, :]  # one view; read as float32 anyway
-            features = Features.in_memory({self.kind: vectors}, torch.from_numpy(contents.astype(np.int64)))
-            return train_heads(dataset, features, session)
-        return self._scores(dataset, session)
-
-    def _scores(self, dataset: Dataset, session: TrainingSession) -> tuple[Dataset, None, Scores]:
-        """Return the user's probabilities as scores: beta 0, the counted prior, the floor chosen from them."""
-        recipe, probs, rows = dataset.recipe, np.asarray(self.values, dtype=np.float64), len(self.values)
-        assert isinstance(recipe, HeadRecipe)
-        eps = recipe.sieve_eps
-        if recipe.adaptive_eps:
-            eps = choose_floor(torch.from_numpy(probs), torch.from_numpy(dataset.given_codes), beta=0.0)
-        counted = np.bincount(dataset.given_codes, minlength=len(self.classes)) / rows
-        facts = TrainingFacts(
-            warmup_epochs=0,
-            epochs=0,
-            sieve_start=0,
-            flip=False,
-            held_out=rows,
-            held_out_agreement=[],
-            loop_eps=recipe.loop_eps,
-        )
-        scores = Scores(probs, None, counted, 0.0, [], facts, out_of_fold=True, sieve_eps=eps)
-        session.note("The closed form is applied to your probabilities; nothing is trained.")
-        return replace(dataset, recipe=replace(recipe, sieve_eps=eps)), None, scores
-
-
-@dataclass(frozen=True)
-class _NoPixels:
-    """Stands for the pixels of rows that have vectors instead."""
-
-    rows: int
-    size: int = 0
-
-    def __len__(self) -> int:
-        return self.rows
-
-    def batches(self, order: Sequence[Ints]) -> Iterator[Bytes]:
-        raise AssertionError("rows with vectors have no pixels")
 
 
 def ids_of_table(source: SourceSettings, index: Index) -> list[str]:

@@ -60,7 +60,7 @@ def evaluate_by_planting(
     folder = report.path.parent / f"planted-{share:g}-seed-{seed}-{mark}"  # one folder per run that was evaluated
     session.note(f"{len(chosen):,} flips planted into {int(readable.sum()):,} rows; scanning into {folder}.")
     again = scan(
-        replace(scanned, output=folder, review=False), session=session, change=_relabel(report, chosen, labels)
+        replace(scanned, output=folder, review=False), session=session, relabel=_relabel(report, chosen, labels)
     )
     assert again is not None  # there is one process
     planted = np.zeros(len(readable), dtype=np.bool_)

@@ -9,19 +9,20 @@ import numpy as np
 import torch
 
 from noisesieve import __version__
-from noisesieve.commands._prepare import (
-    Dataset,
-)
+from noisesieve.commands._dataset import Dataset
+from noisesieve.commands._train import Trained
 from noisesieve.core.files import write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import recipe_to_document
-from noisesieve.core.records import Recalibration, Scores, Verdicts
+from noisesieve.core.records import Scores, Verdicts
 from noisesieve.core.settings import ScanSettings
 from noisesieve.core.summary import TrainingSummary
 from noisesieve.report import (
     Report,
     ReportFacts,
     ReportInputs,
+    RunFolder,
+    RunRecord,
     build_table,
     probabilities_table,
     summarize,
@@ -30,8 +31,8 @@ from noisesieve.report import (
     write_margin_history,
     write_table,
 )
-from noisesieve.report.differences import Identity
 from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
+from noisesieve.report.run import Identity
 from noisesieve.report.waivers import find_waived
 from noisesieve.sieve.calibrate import summarize_model
 from noisesieve.sieve.decide import decide
@@ -40,19 +41,40 @@ from noisesieve.sieve.recalibrate import apply_shift, recalibrate
 MOST_PROBABILITIES = 10**8  # N * K up to which probabilities.parquet is written by default
 
 
+def decide_rows(trained: Trained) -> Verdicts:
+    """Return the verdict of every row: the closed form, a rank, and a probability that people's decisions correct."""
+    dataset, scores = trained.dataset, trained.scores
+    if dataset.decided:  # the heads learnt the decided labels; the verdicts are on the given ones
+        scores = replace(scores, noise_model=None)
+    verdicts = decide(scores, dataset.given_codes, eps=dataset.recipe.sieve_eps, trusted=dataset.never_suspects)
+    return _corrected(verdicts, dataset)
+
+
 def record(
-    dataset: Dataset,
-    weights: TrainedWeights | None,
-    scores: Scores,
+    trained: Trained,
+    verdicts: Verdicts,
+    run: RunFolder,
+    begun: RunRecord,
+    settings: ScanSettings,
+    session: Session,
+) -> Report:
+    """Write all files of the run, and put them in place as one set."""
+    with run.stage() as staged:
+        report = _write_files(trained, verdicts, begun.identity, staged, settings, session)
+        run.complete(begun, staged)
+    return replace(report, path=run.folder / report.path.name)
+
+
+def _write_files(
+    trained: Trained,
+    verdicts: Verdicts,
     identity: Identity,
     folder: Path,
     settings: ScanSettings,
     session: Session,
 ) -> Report:
-    """Decide on every row and write the files of the run to a folder."""
+    dataset, weights, scores = trained.dataset, trained.weights, trained.scores
     recipe, classes = dataset.recipe, dataset.classes
-    verdicts = decide(scores, dataset.given_codes, eps=recipe.sieve_eps, trusted=dataset.settled)
-    verdicts, recalibration = _corrected(verdicts, dataset)
     index, file_facts = dataset.index, dataset.decoded.file_facts
     waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
     session.warn_all(broken)
@@ -95,7 +117,7 @@ def record(
         undecided=verdicts.undecided,
         training=training,
         group_by=settings.group_by,
-        recalibration=recalibration,
+        recalibration=verdicts.recalibration,
     )
     write_json(folder / "summary.json", summary.to_document())
     write_division(inputs, folder / "division.parquet")
@@ -123,11 +145,11 @@ def _save_model(folder: Path, dataset: Dataset, weights: TrainedWeights, scores:
     save_model(folder, weights, card)
 
 
-def _corrected(verdicts: Verdicts, dataset: Dataset) -> tuple[Verdicts, Recalibration | None]:
+def _corrected(verdicts: Verdicts, dataset: Dataset) -> Verdicts:
     """Return the verdicts with probabilities that the decisions corrected; those of trusted rows are known, 0 or 1."""
     known = dataset.trusted
     if not known.any():
-        return verdicts, None
+        return verdicts
     rows = dataset.decoded.rows
     labelled = {row: decided for row, decided in dataset.decided.items() if decided.label is not None}
     # A label that `apply` has corrected since is right by now: it says nothing about this model's probabilities.
@@ -136,4 +158,5 @@ def _corrected(verdicts: Verdicts, dataset: Dataset) -> tuple[Verdicts, Recalibr
     before = verdicts.corruption_probability
     found = recalibrate(before[telling], wrong[telling]) if telling.any() else None
     shifted = before if found is None else apply_shift(before, found)
-    return replace(verdicts, corruption_probability=np.where(known, wrong.astype(np.float64), shifted)), found
+    probability = np.where(known, wrong.astype(np.float64), shifted)
+    return replace(verdicts, corruption_probability=probability, recalibration=found)

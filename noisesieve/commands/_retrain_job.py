@@ -10,8 +10,8 @@ import numpy as np
 
 from noisesieve import __version__, pixels
 from noisesieve.commands._open_run import pixel_settings_of_run, settings_of_run
-from noisesieve.commands._prepare import decode_test_set, inspect_test_set
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, RowRoles
+from noisesieve.commands._test_set import decode_test_set, inspect_test_set
 from noisesieve.core.command_settings import RetrainSettings
 from noisesieve.core.errors import StateError
 from noisesieve.core.files import digest, sha256_of
@@ -19,9 +19,8 @@ from noisesieve.core.progress import Session
 from noisesieve.core.recipes import Recipe, RetrainRecipe
 from noisesieve.core.records import FileFacts, Index, Ints
 from noisesieve.report import Report, RunFolder, fingerprint
-from noisesieve.report.differences import Identity
 from noisesieve.report.model_card import SavedModel
-from noisesieve.report.run import RunRecord
+from noisesieve.report.run import Identity, RunRecord
 from noisesieve.retrain.data import LabelledTestSet
 from noisesieve.retrain.plan import plan_retraining
 

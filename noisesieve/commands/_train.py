@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import torch
 
 from noisesieve import __version__, pixels
-from noisesieve.commands._prepare import Dataset
+from noisesieve.commands._dataset import Dataset
+from noisesieve.commands._own_vectors import OwnVectors
 from noisesieve.core.files import digest
 from noisesieve.core.recipes import HeadRecipe, NetworkRecipe, recipe_to_document
-from noisesieve.core.records import JudgeEvidence, Scores
+from noisesieve.core.records import JudgeEvidence, Scores, TrainingFacts
 from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.distributed import TrainingSession
@@ -23,29 +26,68 @@ from noisesieve.learn.networks.pretrained import weights_file
 from noisesieve.learn.plan import describe_loss
 from noisesieve.learn.training_data import TrainingData, TrainingTask
 from noisesieve.learn.warmup import held_out_rows
-from noisesieve.report import RunFolder
-from noisesieve.report.differences import Identity
+from noisesieve.report import RunFolder, RunRecord
 from noisesieve.report.model_card import TrainedWeights
+from noisesieve.report.run import Identity
+from noisesieve.sieve.decide import choose_floor
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The result of training."""
+
+    dataset: Dataset  # with the recipe of the model that decides
+    weights: TrainedWeights | None  # None: the scores are the user's own
+    scores: Scores
 
 
 def train(
-    dataset: Dataset, settings: ScanSettings, run: RunFolder, identity: Identity, session: TrainingSession
-) -> tuple[Dataset, TrainedWeights, Scores]:
-    """Train as the dataset's recipe says. Returns the dataset with the recipe of the model that decides."""
+    dataset: Dataset, settings: ScanSettings, run: RunFolder, record: RunRecord, session: TrainingSession
+) -> Trained:
+    """Train as the dataset's recipe says: a network, heads on frozen features, or heads on the user's embeddings."""
+    if dataset.vectors is not None:
+        return _train_on_vectors(dataset, dataset.vectors, session)
     if dataset.recipe.frozen:
         return _train_heads(dataset, settings, run, session)
-    task = _training_task(dataset, run, identity)
+    task = _training_task(dataset, run, record.identity)
     if session.processes.size > 1:
-        try:
-            task.save(run.checkpoints / "task")
-        except BaseException:
-            session.processes.broadcast("")  # no training: the other ranks end
-            raise
-        session.processes.broadcast(str(run.checkpoints / "task"))
-    weights, scores = train_network(task, session)
-    if dataset.beside is None:
-        return dataset, weights, scores
-    return _compare_with_heads(dataset, weights, scores, settings, run, session)
+        task.save(run.checkpoints / "task")
+        session.processes.share(str(run.checkpoints / "task"))
+    trained = Trained(dataset, *train_network(task, session))
+    return trained if dataset.beside is None else _compare_with_heads(trained, dataset.beside, settings, run, session)
+
+
+def _train_on_vectors(dataset: Dataset, vectors: OwnVectors, session: TrainingSession) -> Trained:
+    """Train heads on the user's embeddings; predictions are scores already."""
+    if vectors.kind == "predictions":
+        return _own_predictions(dataset, vectors, session)
+    _, contents = np.unique(np.array(dataset.decoded.file_facts.sha256), return_inverse=True)
+    values: Any = np.asarray(vectors.values, dtype=np.float32)[:, None, :]  # one view; read as float32 anyway
+    features = Features.in_memory({vectors.kind: values}, torch.from_numpy(contents.astype(np.int64)))
+    return train_heads(dataset, features, session)
+
+
+def _own_predictions(dataset: Dataset, vectors: OwnVectors, session: TrainingSession) -> Trained:
+    """Return the user's probabilities as scores: beta 0, the counted prior, the floor chosen from them."""
+    recipe, probs, rows = dataset.recipe, np.asarray(vectors.values, dtype=np.float64), len(vectors.values)
+    assert isinstance(recipe, HeadRecipe)
+    eps, noise_model = recipe.sieve_eps, None
+    if recipe.adaptive_eps:
+        given = torch.from_numpy(dataset.given_codes)
+        eps, noise_model = choose_floor(torch.from_numpy(probs), given, beta=0.0)
+    counted = np.bincount(dataset.given_codes, minlength=len(vectors.classes)) / rows
+    facts = TrainingFacts(
+        warmup_epochs=0,
+        epochs=0,
+        sieve_start=0,
+        flip=False,
+        held_out=rows,
+        held_out_agreement=[],
+        loop_eps=recipe.loop_eps,
+    )
+    scores = Scores(probs, None, counted, 0.0, [], facts, out_of_fold=True, sieve_eps=eps, noise_model=noise_model)
+    session.note("The closed form is applied to your probabilities; nothing is trained.")
+    return Trained(replace(dataset, recipe=replace(recipe, sieve_eps=eps)), None, scores)
 
 
 def _training_task(dataset: Dataset, run: RunFolder, identity: Identity) -> TrainingTask:
@@ -70,9 +112,7 @@ def train_network(task: TrainingTask, session: TrainingSession) -> tuple[Trained
     return TrainedWeights.of_state(state), scores
 
 
-def _train_heads(
-    dataset: Dataset, settings: ScanSettings, run: RunFolder, session: TrainingSession
-) -> tuple[Dataset, TrainedWeights, Scores]:
+def _train_heads(dataset: Dataset, settings: ScanSettings, run: RunFolder, session: TrainingSession) -> Trained:
     """Compute features once, and train linear heads on them. One process does it; a stopped run keeps the features."""
     recipe = dataset.recipe
     assert isinstance(recipe, HeadRecipe)
@@ -85,10 +125,8 @@ def _train_heads(
     return train_heads(dataset, features, session)
 
 
-def train_heads(
-    dataset: Dataset, features: Features, session: TrainingSession
-) -> tuple[Dataset, TrainedWeights, Scores]:
-    """Choose depths and loss, and train linear heads on features. Returns the dataset with the chosen recipe."""
+def train_heads(dataset: Dataset, features: Features, session: TrainingSession) -> Trained:
+    """Choose depths and loss, and train linear heads on features. The dataset gets the chosen recipe."""
     recipe = dataset.recipe
     assert isinstance(recipe, HeadRecipe)
     data = HeadData(features, torch.from_numpy(dataset.codes), len(dataset.classes), torch.from_numpy(dataset.trusted))
@@ -101,32 +139,26 @@ def train_heads(
     assert scores.facts is not None
     scores = replace(scores, facts=replace(scores.facts, compared_depths=depths, compared_losses=losses))
     recipe = replace(recipe, sieve_eps=scores.sieve_eps or recipe.sieve_eps)
-    return replace(dataset, recipe=recipe), TrainedWeights.of_head(head, features.statistics, session.device), scores
+    weights = TrainedWeights.of_head(head, features.statistics, session.device)
+    return Trained(replace(dataset, recipe=recipe), weights, scores)
 
 
 def _compare_with_heads(
-    dataset: Dataset,
-    weights: TrainedWeights,
-    scores: Scores,
-    settings: ScanSettings,
-    run: RunFolder,
-    session: TrainingSession,
-) -> tuple[Dataset, TrainedWeights, Scores]:
+    network: Trained, recipe: HeadRecipe, settings: ScanSettings, run: RunFolder, session: TrainingSession
+) -> Trained:
     """Train heads on frozen features beside the network. Whichever agrees better with held-out labels decides."""
-    recipe, facts = dataset.beside, scores.facts
-    assert recipe is not None
+    dataset, facts = network.dataset, network.scores.facts
     assert facts is not None
     if facts.held_out_accuracy is None:
-        return dataset, weights, scores  # too few rows to hold some out
+        return network  # too few rows to hold some out
     scratch = run.checkpoints / "pixels-beside"
     decoded = pixels.decode(
         dataset.index, dataset.decoded.file_facts, settings.pixels, session, size=recipe.image_size, scratch=scratch
     )
     file = weights_file(recipe.weights, recipe.backbone)
-    others = replace(dataset, decoded=decoded, recipe=recipe, weights=file)
-    others, head, head_scores = _train_heads(others, settings, run, session)
+    heads = _train_heads(replace(dataset, decoded=decoded, recipe=recipe, weights=file), settings, run, session)
     held_out = held_out_rows(torch.from_numpy(dataset.codes), seed=dataset.recipe.seed).numpy()
-    right = head_scores.probs[held_out].argmax(axis=1) == dataset.codes[held_out]
+    right = heads.scores.probs[held_out].argmax(axis=1) == dataset.codes[held_out]
     judges = [JudgeEvidence("network", facts.held_out_accuracy), JudgeEvidence("heads", float(right.mean()))]
     judges.sort(key=lambda judge: -judge.agreement)
     best, other = judges
@@ -134,7 +166,7 @@ def _compare_with_heads(
         f"The {best.judge} agrees with {best.agreement:.1%} of the held-out labels, the {other.judge} with "
         f"{other.agreement:.1%}: the {best.judge} {'decide' if best.judge == 'heads' else 'decides'}."
     )
-    if judges[0].judge == "heads":
-        dataset, weights, scores = others, head, head_scores
-    assert scores.facts is not None
-    return dataset, weights, replace(scores, facts=replace(scores.facts, compared_judges=judges))
+    chosen = heads if best.judge == "heads" else network
+    assert chosen.scores.facts is not None
+    found = replace(chosen.scores.facts, compared_judges=judges)
+    return replace(chosen, scores=replace(chosen.scores, facts=found))

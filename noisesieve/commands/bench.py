@@ -13,7 +13,7 @@ from noisesieve.bench import peers, truth
 from noisesieve.bench.frozen_methods import FrozenComparison
 from noisesieve.bench.methods import METHODS, NEED_FOLDS, NEED_PLAIN, Comparison
 from noisesieve.bench.table import AblationTable, BenchTable, MethodFigures, as_markdown, this_machine, to_document
-from noisesieve.commands._prepare import Dataset, prepare_dataset, validate_settings
+from noisesieve.commands._dataset import Dataset, decode_dataset, validate_settings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.measure_settings import BenchSettings
 from noisesieve.core.progress import Session
@@ -39,7 +39,7 @@ def bench(settings: BenchSettings, *, session: Session | None = None) -> BenchTa
     right = truth.find_truth(rows, settings.truth, joined)
     with tempfile.TemporaryDirectory() as scratch:
         file_facts = pixels.inspect_files(index, scan.pixels, joined)
-        dataset = prepare_dataset(index, file_facts, scan, joined, scratch=Path(scratch))
+        dataset = decode_dataset(index, file_facts, scan, joined, scratch=Path(scratch))
         joined.note(f"{scan.training.preset}: {describe(dataset.recipe, joined.processes)}")
         known, wrong = _wrong_labels(dataset, right)
         if NEED_FOLDS & set(methods):

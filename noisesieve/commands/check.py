@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from noisesieve import __version__, pixels, sources
+from noisesieve.commands._dataset import warn_of_unreadable
 from noisesieve.commands._own_vectors import OwnVectors, ids_of_table, refuse_vectors
-from noisesieve.commands._prepare import require_column, warn_of_unreadable
 from noisesieve.core.command_settings import CheckSettings
 from noisesieve.core.errors import InputError, OutputError, StateError
 from noisesieve.core.progress import Session
@@ -44,6 +44,7 @@ from noisesieve.report import (
 )
 from noisesieve.report.model_card import SavedModel, load_model, load_vector_model
 from noisesieve.report.summary import unreadable_rows
+from noisesieve.report.table import require_column
 from noisesieve.report.waivers import find_waived
 from noisesieve.sieve.calibrate import apply_calibration
 from noisesieve.sieve.decide import decide

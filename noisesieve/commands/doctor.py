@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from noisesieve import pixels, sources
-from noisesieve.commands._prepare import longest_sides
+from noisesieve.commands._dataset import longest_sides
 from noisesieve.core.errors import InputError
 from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index

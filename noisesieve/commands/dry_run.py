@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from noisesieve import pixels, sources
-from noisesieve.commands._prepare import longest_sides, validate_settings
+from noisesieve.commands._dataset import longest_sides, validate_settings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import Document
 from noisesieve.core.progress import Session

@@ -248,6 +248,14 @@ class TrainingFacts:
 
 
 @dataclass(frozen=True)
+class NoiseModel:
+    """How given labels come about: the true class is distributed as f with a temperature, the label by a transition."""
+
+    temperature: float
+    transition: Floats  # (K, K): P(given | true)
+
+
+@dataclass(frozen=True)
 class Scores:
     """The result of training: class probabilities of every readable row, and the history of the training."""
 
@@ -264,6 +272,7 @@ class Scores:
     division: Bools | None = None  # (N,) clean at the epoch that consistency training uses; None: use the verdict
     out_of_fold: bool = False  # True: every row was scored by heads that were not trained on it
     sieve_eps: float | None = None  # the floor of the verdict, if it was chosen from these scores
+    noise_model: NoiseModel | None = None  # what was fitted to choose it
     margin_history: npt.NDArray[np.float32] | None = None  # (E, N) margins of the last E scoring passes
 
 
@@ -282,6 +291,7 @@ class Verdicts:
     label_probability: Floats
     corruption_probability: Floats
     undecided: int  # rows whose margin is zero within rounding
+    recalibration: Recalibration | None = None  # how decisions corrected the probabilities
 
 
 @dataclass(frozen=True)

@@ -34,6 +34,7 @@ class Processes:
         self.rank = rank
         self.size = size
         self.device = device or torch.device("cpu")
+        self._shared = False  # a task was passed to the other ranks
 
     @classmethod
     def join(cls, device_name: str) -> Processes:
@@ -68,6 +69,16 @@ class Processes:
             pause()  # raises if a stop was requested
             time.sleep(0.1)
         return str(store.get(key).decode())
+
+    def share(self, folder: str) -> None:
+        """Pass the folder of a task to the other ranks, which take part in it."""
+        self._shared = True
+        self.broadcast(folder)
+
+    def release(self) -> None:
+        """Let the other ranks end, unless a task was shared with them."""
+        if not self._shared:
+            self.broadcast("")
 
     def add_gradients(self, parameters: Sequence[nn.Parameter], extras: Sequence[float]) -> list[float]:
         """Sum the gradients and a few further numbers over the ranks, in one exchange."""

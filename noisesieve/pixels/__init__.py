@@ -12,11 +12,13 @@ from noisesieve.pixels.decode import (
     validate,
 )
 from noisesieve.pixels.fetch import fetch
+from noisesieve.pixels.stream import NoPixels
 from noisesieve.pixels.transfer import load_pixels, save_pixels
 
 __all__ = [
     "Ahead",
     "Decoded",
+    "NoPixels",
     "cache_folder",
     "decode",
     "default_cache_dir",

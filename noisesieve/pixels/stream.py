@@ -1,4 +1,4 @@
-"""Images that are decoded again for every batch, for datasets whose pixels do not fit the cache."""
+"""Pixels that are not stored: decoded again for every batch, or none at all where rows have vectors."""
 
 from __future__ import annotations
 
@@ -63,3 +63,17 @@ class StreamedPixels:
                 f"{self.locations[row].file}: {reason} since the run began.",
                 "Put the file back and run the same command again: the run resumes.",
             )
+
+
+@dataclass(frozen=True)
+class NoPixels:
+    """Stands for the pixels of rows that have vectors instead."""
+
+    rows: int
+    size: int = 0
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def batches(self, order: Sequence[Ints]) -> Iterator[Bytes]:
+        raise AssertionError("rows with vectors have no pixels")

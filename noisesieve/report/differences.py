@@ -15,10 +15,8 @@ from noisesieve.core.records import FileFacts, Index
 
 SHOWN = 5  # differences that are named
 
-Identity = Json  # what a run is recognised by: settings, data, recipe, device; differences are named key by key
 
-
-def differences(folder: Path, known: Identity, identity: Identity, index: Index, file_facts: FileFacts) -> str:
+def differences(folder: Path, known: Json, identity: Json, index: Index, file_facts: FileFacts) -> str:
     """Name the settings and the rows in which a run that is there differs from the one that is asked for."""
     before, now = dict(_flat(known)), dict(_flat(identity))
     settings = [
@@ -56,7 +54,7 @@ def _shown(value: object) -> str:
     return "not set" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _flat(document: Identity, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(document: Json, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in document.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{name}.")

@@ -16,14 +16,15 @@ import pyarrow.parquet as pq
 
 from noisesieve.core.documents import from_json
 from noisesieve.core.errors import OutputError, StateError
-from noisesieve.core.files import Document, atomic_write, digest, sha256_of, sweep_temporaries, write_json
+from noisesieve.core.files import Document, Json, atomic_write, digest, sha256_of, sweep_temporaries, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.publish import finish_publishing, publish, stage, unfinished_publication
 from noisesieve.core.records import FileFacts, Index
 from noisesieve.core.summary import SCHEMA_VERSION
 from noisesieve.core.untrusted import is_sealed, read_json, refuse_link, refuse_links, seal
-from noisesieve.report.differences import Identity, differences
+from noisesieve.report.differences import differences
 
+Identity = Json  # what a run is recognised by: settings, data, recipe, device; differences are named key by key
 FILES = (
     "report.parquet",
     "probabilities.parquet",

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from noisesieve.core.errors import UsageError
 from noisesieve.core.records import Bools, Decided, FileFacts, Floats, Index, Ints, Scores, Verdicts
 from noisesieve.core.text import carried_name
 from noisesieve.report.schema import COLUMNS, LOW_EVIDENCE, SPLIT, TOP, report_schema
@@ -172,3 +173,12 @@ def class_codes(labels: Sequence[str], classes: Sequence[str]) -> Ints:
     """Return labels as positions in `classes`."""
     number = {name: i for i, name in enumerate(classes)}
     return np.array([number[label] for label in labels], dtype=np.int64)
+
+
+def require_column(index: Index, column: str | None) -> None:
+    """Refuse an unknown --group-by column before anything is decoded."""
+    own = [] if index.carried is None else index.carried.column_names
+    ours = {*COLUMNS, *(["split"] if index.splits is not None else [])}
+    known = {*ours, *own, *(carried_name(name, ours) for name in own)}
+    if column is not None and column not in known:
+        raise UsageError(f"--group-by {column}: no such column.", f"Choose one of: {', '.join(own) or 'none'}.")

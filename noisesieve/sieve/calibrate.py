@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from noisesieve.core.records import Bools, Floats, ModelSummary
+from noisesieve.core.records import Bools, Floats, ModelSummary, NoiseModel
 from noisesieve.sieve.formulas import LOG_FLOOR, PAPER_EPS
 
 AGREE_BELOW, DISAGREE_ABOVE = 0.1, 0.2  # disagreement up to which loop_eps is kept, and from which it is the paper's
@@ -62,12 +62,10 @@ def temperatures(classes: int, beta: float) -> tuple[float, ...]:
     return (*TEMPERATURES, 5.6) if classes == 2 else TEMPERATURES
 
 
-def by_transition(probs: Tensor, labels: Tensor, order: Tensor, *, beta: float) -> Tensor:
-    """Return P(label wrong), (N,), for out-of-fold probabilities. It never rises along `order`.
+def fit_noise_model(probs: Tensor, labels: Tensor, *, beta: float) -> NoiseModel:
+    """Return temperature and transition, P(given | true), under which the given labels are most likely.
 
-    Model: the true class of a row is distributed as f with a temperature; the given label is drawn from a transition
-    matrix, P(given | true). Temperature and transition maximise the likelihood of the given labels. This needs
-    probabilities of rows that were not trained on, and no known right labels. `beta` is that of the training.
+    This needs out-of-fold probabilities, and no known right labels. `beta` is that of the training.
     """
     part = slice(None, None, -(-probs.numel() // FIT_VALUES))
     sample, sample_labels = probs[part], labels[part]
@@ -76,9 +74,14 @@ def by_transition(probs: Tensor, labels: Tensor, order: Tensor, *, beta: float) 
         likelihood, fitted = _fit_transition(sample, sample_labels, temperature)
         if likelihood > best_likelihood:
             best_likelihood, best, transition = likelihood, temperature, fitted
-    wrong = []
+    return NoiseModel(best, transition.numpy())
+
+
+def by_transition(probs: Tensor, labels: Tensor, order: Tensor, model: NoiseModel) -> Tensor:
+    """Return P(label wrong), (N,), for out-of-fold probabilities, by Bayes' rule. It never rises along `order`."""
+    wrong, transition = [], torch.from_numpy(model.transition)
     for block, given in zip(probs.split(BLOCK), labels.split(BLOCK), strict=True):
-        true = _with_temperature(block, best)  # (B, K): P(true class | image)
+        true = _with_temperature(block, model.temperature)  # (B, K): P(true class | image)
         right = true.gather(1, given[:, None]).squeeze(1) * transition[given, given]
         wrong.append(1 - right / (true * transition[:, given].T).sum(dim=1).clamp(min=1e-300))
     return _monotone(torch.cat(wrong), order)

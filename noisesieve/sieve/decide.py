@@ -8,11 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noisesieve.core.records import Bools, Ints, Scores, Verdicts
+from noisesieve.core.records import Bools, Ints, NoiseModel, Scores, Verdicts
 from noisesieve.sieve.calibrate import (
     by_transition,
     corruption_probability,
     expected_precision,
+    fit_noise_model,
     precision_from_agreement,
     suspect_disagreement,
 )
@@ -35,17 +36,18 @@ FLOORS: tuple[float, ...] = tuple(
 FLOOR_VALUES = 2**25  # probabilities that a floor is chosen from, at most
 
 
-def choose_floor(probs: Tensor, labels: Tensor, *, beta: float) -> float:
+def choose_floor(probs: Tensor, labels: Tensor, *, beta: float) -> tuple[float, NoiseModel]:
     """Return the floor eps with which about as many rows are flagged as are expected to be wrong.
 
-    `probs` (N, K) are out of fold. With two classes every floor gives the same verdict.
+    `probs` (N, K) are out of fold. With two classes every floor gives the same verdict. Also returned is the noise
+    model by which they are expected to be wrong.
     """
-    label_probs = probs.gather(1, labels[:, None]).squeeze(1)
-    expected = float(by_transition(probs, labels, label_probs.argsort(stable=True), beta=beta).sum())
+    label_probs, model = probs.gather(1, labels[:, None]).squeeze(1), fit_noise_model(probs, labels, beta=beta)
+    expected = float(by_transition(probs, labels, label_probs.argsort(stable=True), model).sum())
     part = slice(None, None, -(-probs.numel() // FLOOR_VALUES))
     share, sample, given = expected / len(labels), probs[part], labels[part]
     gaps = [abs(float((margin(sample, given, eps) >= 0).double().mean()) - share) for eps in FLOORS]
-    return min(zip(gaps, FLOORS, strict=True), key=lambda pair: pair[0])[1]
+    return min(zip(gaps, FLOORS, strict=True), key=lambda pair: pair[0])[1], model
 
 
 def _expected_precision(scores: Scores, corrupted: Tensor) -> float:
@@ -71,7 +73,8 @@ def decide(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdi
     rank[order] = np.arange(1, len(labels) + 1)
     corrupted = terms.corrupted & ~trusted_rows
     if scores.out_of_fold:
-        wrong = by_transition(probs, given, torch.from_numpy(order), beta=scores.beta)
+        model = scores.noise_model or fit_noise_model(probs, given, beta=scores.beta)
+        wrong = by_transition(probs, given, torch.from_numpy(order), model)
     else:
         precision = _expected_precision(scores, corrupted)
         wrong = corruption_probability(label_probs, corrupted, torch.from_numpy(order), precision=precision)

@@ -20,7 +20,7 @@ from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.plan import plan
-from noisesieve.sieve.calibrate import by_transition, temperatures
+from noisesieve.sieve.calibrate import by_transition, fit_noise_model, temperatures
 from noisesieve.sieve.decide import decide
 
 ROWS, CLASSES, WIDTH = 300, 4, 24
@@ -99,7 +99,9 @@ def test_broken_numbers_are_named_with_epoch_and_step() -> None:
 
 def test_a_thousand_classes_are_calibrated_too() -> None:
     probs = torch.rand((1000, 1000), dtype=torch.float64).softmax(dim=1)
-    chance = by_transition(probs, torch.arange(1000), torch.arange(1000), beta=2.0)
+    chance = by_transition(
+        probs, torch.arange(1000), torch.arange(1000), fit_noise_model(probs, torch.arange(1000), beta=2.0)
+    )
     assert torch.isfinite(chance).all()
 
 
@@ -230,7 +232,7 @@ def test_the_transition_finds_the_noise_rate_of_honest_probabilities() -> None:
     flipped = torch.rand(4000, generator=generator) < 0.3
     labels = torch.where(flipped, (truth + 1) % 5, truth)  # asymmetric
     order = shown.gather(1, labels[:, None]).squeeze(1).argsort(stable=True)
-    chance = by_transition(shown, labels, order, beta=2.0)
+    chance = by_transition(shown, labels, order, fit_noise_model(shown, labels, beta=2.0))
     assert abs(float(chance.mean()) - float(flipped.double().mean())) < 0.03
     certain = chance > 0.8
     assert float(flipped[certain].double().mean()) > 0.75

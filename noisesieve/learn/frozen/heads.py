@@ -17,7 +17,7 @@ from torch import Tensor
 
 from noisesieve.core.errors import TrainingError
 from noisesieve.core.recipes import HeadRecipe
-from noisesieve.core.records import EpochRow, Scores, TrainingFacts
+from noisesieve.core.records import EpochRow, NoiseModel, Scores, TrainingFacts
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.folds import assign_folds, in_single_image_class
@@ -56,6 +56,7 @@ class Heads:
         counted = torch.bincount(labels, minlength=classes).double() / self.rows
         self.prior = torch.full_like(counted, 1 / classes) if recipe.prior == "uniform" else counted
         self.sieve_eps = recipe.sieve_eps
+        self.noise_model: NoiseModel | None = None
         contents = features.contents
         self.heads = recipe.folds * recipe.head_seeds
         self.held_out_head = assign_folds(
@@ -112,7 +113,7 @@ class Heads:
         assert scored is not None
         probs = total / counted
         if self.recipe.adaptive_eps:
-            self.sieve_eps = choose_floor(probs, self.labels, beta=self.recipe.beta)
+            self.sieve_eps, self.noise_model = choose_floor(probs, self.labels, beta=self.recipe.beta)
             scored = self.score(sieve=False)  # the saved model is summarized with the chosen floor
         return self.head(), self.scores(probs, scored)
 
@@ -276,4 +277,5 @@ class Heads:
             margin_history=torch.stack(self.margin_history).numpy(),
             out_of_fold=True,
             sieve_eps=self.sieve_eps,
+            noise_model=self.noise_model,
         )

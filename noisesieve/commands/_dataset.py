@@ -1,0 +1,281 @@
+"""The DECODE stage of `scan`: the rows of an index with pixels, or with the user's own vectors, ready to train on."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from noisesieve import __version__, pixels
+from noisesieve.commands._identity import identity_of_run, location_of_data, own_weights
+from noisesieve.commands._own_vectors import OwnVectors
+from noisesieve.core.errors import InputError, UsageError
+from noisesieve.core.progress import Session
+from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
+from noisesieve.core.records import Bools, Decided, FileFacts, Index, Ints
+from noisesieve.core.settings import ScanSettings
+from noisesieve.core.text import natural_key
+from noisesieve.decisions.match import find_decisions
+from noisesieve.learn.cost import estimate, weight_bytes
+from noisesieve.learn.device import choose_device, require_device
+from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.frozen.features import feature_bytes
+from noisesieve.learn.networks.backbones import BACKBONES
+from noisesieve.learn.networks.pretrained import require_fitting, require_readable, weights_file, with_weights_hash
+from noisesieve.learn.networks.timm_net import is_timm, require_known
+from noisesieve.learn.plan import (
+    backbone_of,
+    choose_weights,
+    describe,
+    fit_beta,
+    image_size,
+    introduce,
+    plan,
+    plan_beside,
+)
+from noisesieve.report import RunFolder, RunRecord, class_codes
+
+UNREADABLE_SHOWN = 20
+HEADERS = 64  # headers from which the training size is guessed
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """The readable rows of a dataset, decoded, with the recipe to train on them."""
+
+    index: Index
+    decoded: pixels.Decoded
+    classes: list[str]  # those that occur in readable rows, in natural order
+    codes: Ints  # (N,) labels of the readable rows to learn from, as positions in `classes`
+    recipe: Recipe
+    weights: Path | None  # file of the initial weights
+    beside: HeadRecipe | None = None  # heads that are scored beside the network
+    decided: Decided = field(default_factory=dict)
+    vectors: OwnVectors | None = None  # what rows have instead of pixels
+
+    @property
+    def trusted(self) -> Bools:
+        """(N,) True for readable rows whose label is known to be right: marked in the table, or decided by a person."""
+        trusted = self.index.trusted
+        found = np.zeros(len(self.codes), dtype=np.bool_) if trusted is None else trusted[self.decoded.rows]
+        labelled = [row for row, decided in self.decided.items() if decided.label is not None]
+        return found | np.isin(self.decoded.rows, labelled)
+
+    @property
+    def never_suspects(self) -> Bools:
+        """(N,) True for readable rows that are never suspects: trusted, or decided in whatever way."""
+        return self.trusted | np.isin(self.decoded.rows, list(self.decided))
+
+    @property
+    def given_codes(self) -> Ints:
+        """(N,) the given labels of the readable rows; `codes` are the ones to learn, with decisions in place."""
+        return class_codes([self.index.labels[row] for row in self.decoded.rows.tolist()], self.classes)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """How a dataset will be trained."""
+
+    recipe: Recipe  # with the hash of its weights
+    weights: Path | None  # their file
+    beside: HeadRecipe | None  # heads that are scored beside a network
+
+
+def validate_settings(settings: ScanSettings) -> None:
+    """Refuse settings that are wrong for every dataset, before anything is read or written."""
+    require_device(settings.device)
+    options = settings.training
+    for name, option in ((options.backbone, "--backbone"), (options.weights, "--weights")):
+        if is_timm(name):
+            require_known(str(name), option)
+    if options.backbone not in (None, *BACKBONES) and not is_timm(options.backbone):
+        raise UsageError(f"--backbone {options.backbone}: unknown.", f"Choose {', '.join(BACKBONES)} or timm/NAME.")
+    device = choose_device(settings.device).type
+    weights, _ = choose_weights(options, device=device)
+    file = weights_file(weights, backbone_of(options, weights, device))
+    if file is not None and own_weights(settings) is not None:
+        require_readable(file)
+
+
+def prepare(
+    index: Index, settings: ScanSettings, run: RunFolder, session: TrainingSession
+) -> tuple[Dataset, RunRecord] | None:
+    """Return the rows, decoded, with the recipe to train on them, and the record of the run that begins here.
+
+    None: this run is finished already. Another run in the folder is refused.
+    """
+    vectors = OwnVectors.read(settings, index, session)
+    ahead = None
+    if vectors is not None:
+        file_facts, planned = vectors.file_facts(), _Plan(vectors.recipe(settings), None, None)
+    else:
+        again = run.is_finished() and not settings.force  # most likely the same run: then no pixels are needed
+        ahead = None if again else _guess_size(index, settings, session)
+        reading = session.without_time_limit() if again else session
+        file_facts = pixels.inspect_files(index, settings.pixels, reading, ahead=ahead)
+        planned = _plan(index, file_facts, settings, session)
+    identity = identity_of_run(
+        settings,
+        index,
+        file_facts,
+        planned.recipe,
+        beside=planned.beside,
+        vectors=vectors,
+        device=session.device.type,
+    )
+    state = run.find_state(identity, index, file_facts, force=settings.force)
+    if state == "finished":
+        return None
+    classes = () if vectors is None else vectors.classes
+    decided = find_decisions(settings.decisions, index, file_facts, session, classes=classes)
+    if vectors is not None:
+        dataset = _with_vectors(index, vectors, planned.recipe, file_facts, decided)
+    else:
+        scratch = run.checkpoints / "pixels"
+        dataset = decode_dataset(
+            index, file_facts, settings, session, scratch=scratch, ahead=ahead, planned=planned, decided=decided
+        )
+        run.require_free_space(_bytes_needed(dataset, settings))
+    _say_what_follows(dataset, settings, session)
+    record = RunRecord(
+        identity,
+        version=__version__,
+        recipe=recipe_to_document(dataset.recipe),
+        location=location_of_data(settings),
+    )
+    run.begin(record, index, dataset.decoded.file_facts, fresh=state == "fresh")
+    return dataset, record
+
+
+def _plan(index: Index, file_facts: FileFacts, settings: ScanSettings, session: TrainingSession) -> _Plan:
+    """Plan the training of the readable rows."""
+    labels = [label for label, ok in zip(index.labels, file_facts.readable.tolist(), strict=True) if ok]
+    rows, classes, device = len(labels), len(set(labels)), session.device.type
+    sides, options = longest_sides(file_facts), settings.training
+    recipe = plan(options, rows=rows, classes=classes, longest_sides=sides, device=device)
+    weights, _ = choose_weights(options, device=device)
+    file = weights_file(weights, recipe.backbone)
+    beside = plan_beside(options, rows=rows, classes=classes, longest_sides=sides, device=device)
+    if beside is not None:
+        beside = with_weights_hash(beside, weights_file(beside.weights, beside.backbone))
+    return _Plan(with_weights_hash(recipe, file), file, beside)
+
+
+def _guess_size(index: Index, settings: ScanSettings, session: TrainingSession) -> pixels.Ahead:
+    """Guess the training size from a few headers, so that images are decoded while all files are read and hashed."""
+    if settings.training.image_size is not None:
+        return pixels.Ahead(settings.training.image_size)
+    count = min(len(index), HEADERS)
+    rows = np.unique(np.linspace(0, len(index) - 1, count).round().astype(np.int64))
+    sample = pixels.inspect_files(index, settings.pixels, Session(stop=session.stop), rows=rows)
+    sides = longest_sides(sample)
+    return pixels.Ahead(image_size(settings.training, longest_sides=sides, device=session.device.type))
+
+
+def decode_dataset(
+    index: Index,
+    file_facts: FileFacts,
+    settings: ScanSettings,
+    session: TrainingSession,
+    *,
+    scratch: Path,
+    ahead: pixels.Ahead | None = None,
+    planned: _Plan | None = None,
+    decided: Decided | None = None,
+) -> Dataset:
+    """Decode every image at the size of its recipe.
+
+    The recipe is planned from the readable images: if decoding finds further unreadable ones, it is planned again.
+    """
+    planned, decided = planned or _plan(index, file_facts, settings, session), decided or {}
+    readable = int(file_facts.readable.sum())
+    while True:
+        size = planned.recipe.image_size
+        decoded = pixels.decode(index, file_facts, settings.pixels, session, size=size, scratch=scratch, ahead=ahead)
+        if len(decoded.rows) == readable:
+            break
+        readable = len(decoded.rows)
+        planned = _plan(index, decoded.file_facts, settings, session)
+        if planned.recipe.image_size == size:
+            break
+    warn_of_unreadable(index, decoded.file_facts, session)
+    labels = [index.labels[i] for i in decoded.rows.tolist()]
+    classes = sorted(set(labels), key=natural_key)
+    if len(classes) < 2:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise InputError(
+            f"{index.root}: {len(labels)} of {len(index)} images can be read, in {len(classes)} classes.",
+            "A scan needs at least two classes. Is --root right?",
+        )
+    if decoded.reused:
+        session.note(f"Pixels at {size} px were in the cache.")
+    if planned.weights is not None and own_weights(settings) is not None:
+        require_fitting(planned.weights, planned.recipe)
+    codes = _codes_to_learn(index, decoded.rows, classes, decided)
+    fitted, said = fit_beta(planned.recipe, np.bincount(codes, minlength=len(classes)), classes)
+    if said is not None:
+        (session.note if fitted != planned.recipe else session.warn)(said)
+    return Dataset(index, decoded, classes, codes, fitted, planned.weights, planned.beside, decided)
+
+
+def _with_vectors(
+    index: Index, vectors: OwnVectors, recipe: Recipe, file_facts: FileFacts, decided: Decided
+) -> Dataset:
+    """Return rows that have vectors instead of pixels."""
+    if len(vectors.classes) < 2:
+        raise InputError("A scan needs at least two classes.")
+    rows = np.arange(len(index), dtype=np.int64)
+    decoded = pixels.Decoded(file_facts, rows, pixels.NoPixels(len(index)), reused=True)
+    codes = _codes_to_learn(index, rows, vectors.classes, decided)
+    return Dataset(index, decoded, vectors.classes, codes, recipe, None, None, decided, vectors)
+
+
+def _codes_to_learn(index: Index, rows: Ints, classes: list[str], decided: Decided) -> Ints:
+    """Return the labels of some rows as positions in `classes`, with what people decided in place of the given ones."""
+    learnt = {row: found.label for row, found in decided.items() if found.label in classes}
+    return class_codes([learnt.get(row) or index.labels[row] for row in rows.tolist()], classes)
+
+
+def _say_what_follows(dataset: Dataset, settings: ScanSettings, session: TrainingSession) -> None:
+    """Say how the rows will be trained, and what a network costs whose speed nobody knows beforehand."""
+    recipe, options = dataset.recipe, settings.training
+    if not recipe.epochs:
+        return  # predictions: nothing is trained
+    session.note(introduce(recipe, options, beside=dataset.beside))
+    session.note(f"{options.preset}: {describe(recipe, session.processes)}")
+    if is_timm(recipe.backbone):
+        rows, classes = len(dataset.codes), len(dataset.classes)
+        cost = estimate(recipe, rows=rows, classes=classes, processes=session.processes)
+        session.note(
+            f"{recipe.backbone} at {recipe.image_size} px: {cost.images_per_second:,.0f} images/s here, so at most "
+            f"about {cost.seconds / 60:,.1f} min, unless its features are in the cache. A smaller --image-size is "
+            "faster."
+        )
+
+
+def longest_sides(file_facts: FileFacts) -> Ints:
+    """Return the longer side of every readable image."""
+    return np.maximum(file_facts.width, file_facts.height)[file_facts.readable]
+
+
+def warn_of_unreadable(index: Index, file_facts: FileFacts, session: Session) -> None:
+    """Name the images that cannot be read, with the reason: the first ones, then a count."""
+    bad = np.flatnonzero(~file_facts.readable).tolist()
+    for row in bad[:UNREADABLE_SHOWN]:
+        session.warn(f"{index.paths[row] or index.ids[row]}: {file_facts.status[row]}")
+    if len(bad) > UNREADABLE_SHOWN:
+        session.warn(f"… and {len(bad) - UNREADABLE_SHOWN} more that cannot be read; the report names them all.")
+
+
+def _bytes_needed(dataset: Dataset, settings: ScanSettings) -> int:
+    """Estimate the largest size of the run folder: two checkpoints and a third being written, or the results."""
+    rows, classes = len(dataset.codes), len(dataset.classes)
+    if isinstance(dataset.recipe, HeadRecipe):
+        features = 0 if settings.pixels.cache else rows * feature_bytes(dataset.recipe)  # with a cache they are there
+        return len(dataset.index) * (500 + classes * 4) + features + 2**20
+    # Weights: model, average, momentum, each also stashed. Rows: two sums of probabilities, then the margin history.
+    checkpoint = 6 * weight_bytes(dataset.recipe, classes) + rows * (classes * 16 + 9)
+    checkpoint += rows * 4 * max(0, dataset.recipe.epochs - dataset.recipe.sieve_start + 2)
+    return 3 * checkpoint + len(dataset.index) * 500 + 2**20
