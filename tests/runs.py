@@ -124,7 +124,7 @@ def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path
     if known is not None and known.location is not None:  # the run was built under the first name
         first = str(shared.with_suffix(".part").resolve())
         location = {key: path.replace(first, str(mine.resolve())) for key, path in known.location.items()}
-        write_json(mine / "run/run.json", replace(known, location=location).to_document())
+        write_json(mine / "run/run.json", replace(known, location=location, own=True).to_document())
     return mine
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from noisesieve.core.csv_file import csv_separator, read_csv_file
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.measure_settings import TruthSettings
+from noisesieve.core.parquet_file import read_parquet
 from noisesieve.core.progress import Session
+from noisesieve.core.untrusted import read_regular
 
 COLUMN = "true_label"  # the column that `inject` writes, and the default
 KEYS = ("id", "path")
@@ -123,19 +124,24 @@ def _match(
     return [known.get(name) or known.get(path or "") for name, path in zip(rows.ids, rows.paths, strict=True)], known
 
 
+def _plain_cells(row: dict[str, object]) -> dict[str, object]:
+    """Return a row without objects and lists, which are no labels."""
+    return {name: value for name, value in row.items() if not isinstance(value, list | dict)}
+
+
 def _read(file: Path) -> pa.Table:
     if not file.is_file():
         raise InputError(f"{file}: {'a folder' if file.is_dir() else 'no such file'}.", "Give a table of right labels.")
     try:
         if file.suffix.lower() in (".parquet", ".pq"):
-            return pq.read_table(file)
+            return read_parquet(file)[0]
         if file.suffix.lower() in (".jsonl", ".ndjson"):
-            lines = file.read_text(encoding="utf-8-sig").splitlines()
-            return pa.Table.from_pylist([json.loads(line) for line in lines if line.strip()])
+            lines = read_regular(file).decode("utf-8-sig").splitlines()
+            return pa.Table.from_pylist([_plain_cells(json.loads(line)) for line in lines if line.strip()])
         cells = read_csv_file(file, csv_separator(file))
         cells.refuse_repeated_columns(file)
         return pa.table({name: pa.array(cells.column(name), pa.string()) for name in cells.header})
-    except (OSError, ValueError, pa.ArrowException, AttributeError) as error:
+    except (OSError, ValueError, TypeError, pa.ArrowException, AttributeError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
         raise InputError(
             f"{file}: cannot be read ({reason}).", "Give a CSV with the columns path and label."

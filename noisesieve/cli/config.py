@@ -16,11 +16,13 @@ from typing import Any
 
 from noisesieve.cli.terminal import say
 from noisesieve.core.errors import UsageError
+from noisesieve.core.files import digest
 from noisesieve.core.text import line_that_is_not_utf8
-from noisesieve.core.untrusted import read_json, read_regular
+from noisesieve.core.untrusted import is_sealed, read_json, read_regular
 
 LONGEST = 2**20  # bytes of a file of options
 DATA_PARAMETERS = ("data", "batch", "run", "source", "before", "after", "root", "model", "test", "test_root")
+RUNS = ("run", "source", "before", "after")  # of these, those that are run folders
 _NOT_FROM_FILES = frozenset(("help", "version", "debug", "config"))
 
 
@@ -79,17 +81,21 @@ def folders_of_data(values: Mapping[str, Any]) -> list[Path]:
         for value in values.get(name) or () if isinstance(values.get(name), list | tuple) else (values.get(name),):
             if value:
                 path = Path(value)
-                folders += [path if path.is_dir() else path.parent, *_recorded(path / "run.json")]
+                folders += [path if path.is_dir() else path.parent, *(_recorded(path) if name in RUNS else ())]
     return folders
 
 
-def _recorded(file: Path) -> list[Path]:
-    """Return the folders of the dataset that a run was made from."""
+def _recorded(run: Path) -> list[Path]:
+    """Return the folders of the dataset that the user's own run was made from; a stranger's says what it likes."""
     try:
-        location = read_json(file)["location"]
+        document = read_json(run / "run.json")
+        parts = {name: value for name, value in document.items() if name not in ("digest", "signature")}
+        if not is_sealed(document["signature"], digest(parts).encode()):
+            return []
+        location = document["location"]
         paths = [Path(location[name]) for name in ("path", "root") if name in location]
         return [path if path.is_dir() else path.parent for path in paths]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
 
 

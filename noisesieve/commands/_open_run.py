@@ -42,6 +42,8 @@ def settings_of_run(report: Report, moved: MovedData = NOT_MOVED) -> ScanSetting
     if not path.exists():
         problem = "no such file or folder" if moved.data else "the dataset is not there any more"
         raise InputError(f"{path}: {problem}.", "Give its new path with --data.")
+    if path.is_dir() and kind_of_vectors(report) is not None:
+        raise StateError(f"{folder / 'run.json'}: vectors of an image folder.", "Scan again with --force.")
     own = {name: Path(location[name]) for name in ("weights", "cache") if name in location and known.own}
     try:
         options = TrainingOptions(**known.identity["wishes"])
@@ -56,7 +58,7 @@ def settings_of_run(report: Report, moved: MovedData = NOT_MOVED) -> ScanSetting
             ),
             # Whoever reads them compares their hash with the run's, so they can be of any path.
             embeddings=Path(location["embeddings"]) if "embeddings" in location else None,
-            pixels=PixelSettings(max_pixels=known.identity["max_pixels"], cache_dir=own.get("cache")),
+            pixels=pixel_settings_of_run(report),
             training=options,
             probabilities=known.identity["probabilities"],
         )
@@ -82,15 +84,18 @@ def _root_of_run(folder: Path, known: RunRecord, path: Path, moved: MovedData) -
     return root
 
 
+def is_own_run(report: Report) -> bool:
+    """Return True if this user made the run on this machine."""
+    known = RunFolder(report.path.parent).read()
+    return known is not None and known.own
+
+
 def shows_images(report: Report, moved: MovedData = NOT_MOVED) -> bool:
     """Return True if the images of a run may be shown and copied: their hashes are known, or the user vouches for them.
 
     A run from vectors has no hashes of images: a stranger's could name any file.
     """
-    if kind_of_vectors(report) is None or moved != NOT_MOVED:
-        return True
-    known = RunFolder(report.path.parent).read()
-    return known is not None and known.own
+    return kind_of_vectors(report) is None or moved != NOT_MOVED or is_own_run(report)
 
 
 def read_outcomes(
@@ -141,7 +146,9 @@ def pixel_settings_of_run(report: Report) -> PixelSettings:
         return PixelSettings()
     cache = (known.location or {}).get("cache") if known.own else None
     try:
-        return PixelSettings(max_pixels=known.identity["max_pixels"], cache_dir=None if cache is None else Path(cache))
+        found = PixelSettings(max_pixels=known.identity["max_pixels"], cache_dir=None if cache is None else Path(cache))
+        # A stranger's run does not raise the limit that protects the memory.
+        return found if known.own else replace(found, max_pixels=min(found.max_pixels, PixelSettings.max_pixels))
     except (KeyError, TypeError, UsageError) as error:
         raise StateError(
             f"{report.path.parent / 'run.json'}: damaged ({error}).", "Scan again with --force."
@@ -166,7 +173,8 @@ def align_to_report(report: Report, index: Index, *, allow_outside: bool = False
     paths, root = report.table["path"].to_pylist(), os.fspath(index.root)
     if not set(ids) & set(index.ids):
         raise StateError(f"{index.root}: has none of the {len(ids):,} images of the run.", "Is --data right?")
-    refuse_paths_outside(index.root, paths, allow_outside=allow_outside, name=lambda row: str(report.path))
+    files = [os.path.join(root, unescape_name(path)) for path in paths]
+    refuse_paths_outside(index.root, paths, allow_outside=allow_outside, name=lambda row: str(report.path), files=files)
     return Index(
         name=index.name,
         kind=index.kind,
@@ -174,7 +182,7 @@ def align_to_report(report: Report, index: Index, *, allow_outside: bool = False
         ids=ids,
         paths=paths,
         labels=report.table["label"].to_pylist(),
-        locate=lambda i: ImageLocation(os.path.join(root, unescape_name(paths[i]))),
+        locate=lambda i: ImageLocation(files[i]),
         splits=report.table["split"].to_pylist() if "split" in report.table.column_names else None,
     )
 

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from noisesieve import sources
-from noisesieve.commands._open_run import require_same_rows, settings_of_run
+from noisesieve.commands._open_run import is_own_run, require_same_rows, settings_of_run
 from noisesieve.commands._own_vectors import OwnVectors, kind_of_vectors, refuse_vectors
 from noisesieve.commands.scan import scan
 from noisesieve.core.errors import InputError, StateError
@@ -25,6 +25,7 @@ from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, Index, Ints
 from noisesieve.core.settings import ScanSettings
+from noisesieve.learn.networks.pretrained import weights_file
 from noisesieve.report import Report
 
 
@@ -52,6 +53,8 @@ def evaluate_by_planting(
     """Plant flips into `share` of the rows, scan again, and measure."""
     refuse_vectors(report, "evaluate --plant", "predictions")
     scanned, seed = settings_of_run(report, settings.moved), settings.seed
+    if not is_own_run(report) and (weights := scanned.training.weights) is not None:
+        weights_file(weights, report.summary.training.recipe.backbone, download=False)  # no download
     if kind_of_vectors(report) == "embeddings":
         _require_same_embeddings(report, scanned, session)
     readable = report.verdicts != "unreadable"

@@ -24,6 +24,7 @@ from noisesieve.commands._corrected_dataset import (
 )
 from noisesieve.commands._open_run import (
     align_to_report,
+    is_own_run,
     pixel_settings_of_run,
     read_outcomes,
     refuse_output_in_dataset,
@@ -85,6 +86,12 @@ class AppliedDecisions:
 def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDecisions:
     """Write a corrected dataset, an audit log and a summary. If any decision cannot be applied, nothing is written."""
     report = read_report(run)
+    if settings.moved.data is None and not is_own_run(
+        report
+    ):  # all of that dataset is copied, not only what was hashed
+        raise InputError(
+            f"{run}: you did not make this run here, so its dataset is not taken from it.", "Name it: --data PATH"
+        )
     source = settings_of_run(report, settings.moved).source
     refuse_output_in_dataset(report, settings.output, settings.moved)
     finish_publishing(settings.output, sidecar_names(settings.output))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -168,8 +169,11 @@ def explain(run: Path, name: str, settings: ExplainSettings, *, session: Session
 
 def margin_history_of(report: Report, row: int) -> MarginHistory | None:
     """Return the row's margin after each of the last epochs; None if it was not stored."""
-    stored = report.read_beside("margin_history.parquet", filters=[("row", "=", row)])
-    if stored is None or len(stored) == 0:
+    stored = report.read_beside("margin_history.parquet")
+    if stored is None or not {"row", "margins"} <= set(stored.column_names):
+        return None
+    stored = stored.filter(pc.equal(stored["row"], row))
+    if len(stored) == 0 or stored["margins"].null_count:
         return None
     margins, training = stored["margins"][0].as_py(), report.summary.training.facts
     return MarginHistory(training.epochs - len(margins) + 1, training.epochs, margins, training.loop_eps)

@@ -23,6 +23,9 @@ BLOCK = 4096  # images copied at a time
 INSTANCE_SIZE = 32  # side of the images for Algorithm 1, in pixels
 
 
+MOST_CLASSES = 5000  # flips are counted by pairs of classes
+
+
 @dataclass(frozen=True)
 class PlantedNoise:
     """Labels with planted flips. Row i stays row i."""
@@ -82,6 +85,8 @@ def plant_noise(
     """Flip labels of an index with symmetric, asymmetric or instance-dependent noise."""
     classes = sorted(set(index.labels), key=natural_key)
     before = class_codes(index.labels, classes)
+    if len(classes) > MOST_CLASSES:
+        raise InputError(f"{len(classes):,} classes: too many to plant noise into.", "Is --label-column right?")
     rng = np.random.default_rng(seed)
     unreadable = None
     if kind == "instance":

@@ -8,7 +8,6 @@ RECORD   output folder: model.safetensors, model.json, the run's report, history
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,12 +23,13 @@ from noisesieve.commands._retrain_job import RetrainJob, prepare_retraining, rec
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, RoleCounts, assign_roles
 from noisesieve.commands._retrain_task import RetrainTask
 from noisesieve.core.command_settings import RetrainSettings
-from noisesieve.core.errors import InputError, OutputError
+from noisesieve.core.errors import InputError, OutputError, StateError
 from noisesieve.core.files import Document, Json, atomic_write, digest, locked, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import LAST, RetrainRecipe
 from noisesieve.core.records import Ints
 from noisesieve.core.text import printable, without_xml_control
+from noisesieve.core.untrusted import read_json
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.device import require_device
@@ -117,7 +117,12 @@ def _lead(settings: RetrainSettings, session: TrainingSession) -> RetrainSummary
         job = prepare_retraining(report, model, index, roles, settings, RunFolder(folder), session)
         if job is None:
             session.note("This retraining is finished already: same settings, same run.")
-            known = RetrainSummary.from_document(json.loads((folder / "retrain.json").read_text(encoding="utf-8")))
+            if (made := RunFolder(folder).read()) is not None and not made.own:
+                session.warn("Its run.json is not signed by you: it was made elsewhere, or by an earlier version.")
+            try:
+                known = RetrainSummary.from_document(read_json(folder / "retrain.json"))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                raise StateError(f"{folder / 'retrain.json'}: damaged ({error}).", "Retrain with --force.") from error
             return replace(known, run=str(settings.run), output=str(folder))
         clean, corrupted = job.rows(LABELLED), job.rows(UNLABELLED)
         session.note(describe_retraining(job.recipe, len(clean), len(corrupted)))

@@ -10,6 +10,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+LARGEST_NUMBER = 2**63
 
 
 def from_json(kind: type[T], value: object, name: str = "the document") -> T:
@@ -39,11 +40,15 @@ def _convert(hint: Any, value: object, name: str) -> Any:
     if origin is dict:
         return {key: _convert(arguments[1], item, f"{name}.{key}") for key, item in _require(value, dict, name).items()}
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value) if abs(value) < 2**1000 else _refuse(value, name)
+        return float(value) if abs(value) <= LARGEST_NUMBER else _refuse("too large a number", name)
     if isinstance(value, bool) is not (hint is bool) or not isinstance(value, hint):
         _refuse(value, name)
     if isinstance(value, float) and not math.isfinite(value):
         _refuse(value, name)
+    if isinstance(value, int) and abs(value) > LARGEST_NUMBER:
+        _refuse("too large a number", name)
+    if isinstance(value, str) and not value.isascii():
+        value.encode()  # half a character, a lone surrogate, raises a ValueError
     return value
 
 

@@ -289,7 +289,7 @@ def locked(folder: Path) -> Iterator[None]:
         with os.fdopen(open_own(pid_file, os.O_WRONLY | os.O_TRUNC), "w") as file:
             file.write(str(os.getpid()))
     except Timeout:
-        pid = pid_file.read_text() if pid_file.is_file() else "unknown"
+        pid = pid_file.read_text(errors="replace")[:20] if pid_file.is_file() else "unknown"
         raise OutputError(
             f"{folder}: process {pid} is writing this run.", "Wait for it, or choose another folder with -o."
         ) from None

@@ -20,6 +20,8 @@ from noisesieve.core.untrusted import require_regular
 MOST_CELL = 2**24  # bytes of a text cell
 SMALLEST_BUDGET = 2**28  # bytes that any table may unpack to
 UNPACKED = 50  # times its file that a larger table may unpack to
+ROW_BYTES = 100  # of a row's path, label and id as Python objects
+WIDTHS = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8, "BYTE_ARRAY": 4}  # bytes
 
 
 class TooLarge(ValueError):
@@ -46,9 +48,9 @@ def read_parquet(file: Path, columns: Sequence[str] | None = None) -> tuple[pa.T
         schema = pq.read_schema(file)
         chosen = [name for name in schema.names if columns is None or name in columns]
         rows, budget = opened.metadata.num_rows, memory_budget(os.path.getsize(file))
-        widths = sum(_width(schema.field(name).type) for name in chosen)
-        if rows * widths > budget:
-            raise TooLarge(f"{rows:,} rows would take {rows * widths / 2**30:,.1f} GiB")
+        need = ROW_BYTES * rows + _stored_bytes(opened, set(chosen))
+        if need > budget:
+            raise TooLarge(f"{rows:,} rows would take {need / 2**30:,.1f} GiB")
         return _unpacked(opened.read(chosen), schema, budget, lambda name: pq.read_table(file, columns=[name])), schema
 
 
@@ -93,11 +95,15 @@ def memory_budget(file_bytes: int) -> int:
     return max(SMALLEST_BUDGET, UNPACKED * file_bytes)
 
 
-def _width(kind: pa.DataType) -> int:
-    try:
-        return max(1, int(kind.bit_width) // 8)
-    except ValueError:  # text, bytes, lists: see `unpacked_bytes`
-        return 4
+def _stored_bytes(opened: pq.ParquetFile, columns: set[str]) -> int:
+    """Return the size of some columns as they are read, with repeated cells once, from what the file says of itself."""
+    total = 0
+    for group in range(opened.num_row_groups):
+        for number in range(opened.metadata.num_columns):
+            chunk, column = opened.metadata.row_group(group).column(number), opened.schema.column(number)
+            if chunk.path_in_schema.partition(".")[0] in columns:
+                total += chunk.num_values * (WIDTHS.get(column.physical_type) or max(1, column.length))
+    return total
 
 
 def _bytes_of(array: pa.Array, longest: int) -> int:

@@ -2,8 +2,8 @@
 
 The new files are written to a hidden folder beside the first of them. Renaming that folder is the decision: before it
 nothing has changed; after it the set is put in place by this process or, if that is killed, by the next one that writes
-there. Readers only report such a set: it may be a stranger's. For the same reason a set with links in it, of another
-user, or without its main file is refused, and only known names are moved.
+there. Readers only report such a set: it may be a stranger's. For the same reason a set is refused that this user did
+not sign, that has links in it, or that lacks its main file, and only known names are moved.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import secrets
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from noisesieve.core.errors import StateError
 from noisesieve.core.files import (
@@ -28,7 +29,7 @@ from noisesieve.core.files import (
     sync_file,
     sync_folder,
 )
-from noisesieve.core.untrusted import is_own, read_json
+from noisesieve.core.untrusted import is_sealed, read_json, seal
 
 PLAN, OLD = "publish.json", ".noisesieve-old"
 
@@ -60,14 +61,14 @@ def publish(staged: Path, main: Path, *, remove: Sequence[str] = ()) -> None:
         (new / MARK).write_text(f"made by noisesieve\n{secrets.token_hex(16)}\n")
     plan = {"mark": _mark(new), "others": others, "remove": [name for name in remove if name not in others]}
     (staged / OLD).mkdir()
-    (staged / PLAN).write_text(json.dumps(plan))
+    (staged / PLAN).write_text(json.dumps({**plan, "seal": seal(_content(plan, main))}))
     for name in (main.name, *others, PLAN):
         if (staged / name).is_file():
             sync_file(staged / name)
     sync_folder(staged)
     staged.replace(_decided(main))
     sync_folder(main.parent)
-    _carry_out(main, {*others, *remove})
+    _carry_out(main, {*others, *remove}, sealed=True)
 
 
 def finish_publishing(main: Path, known: Collection[str]) -> None:
@@ -76,7 +77,7 @@ def finish_publishing(main: Path, known: Collection[str]) -> None:
     `known` are the names that may belong to the set beside `main`, so that a hostile dataset moves no other file.
     """
     if unfinished_publication(main) is not None:
-        _carry_out(main, known)
+        _carry_out(main, known, sealed=False)
 
 
 def unfinished_publication(main: Path) -> Path | None:
@@ -98,17 +99,23 @@ def sidecar_names(out: Path) -> list[str]:
     return [sidecar_path(out, ending).name for ending in endings] if out.name else []
 
 
-def _carry_out(main: Path, known: Collection[str]) -> None:
+def _content(plan: dict[str, Any], main: Path) -> bytes:
+    """Return what is signed of a plan: only its own user carries it out."""
+    return json.dumps([main.name, plan["mark"], plan["others"], plan["remove"]]).encode()
+
+
+def _carry_out(main: Path, known: Collection[str], *, sealed: bool) -> None:
+    """Put a set in place. `sealed`: this process has just decided it, so that its signature need not be asked for."""
     folder = _decided(main)
     try:
-        _require_own(folder, main)
+        _refuse_links(folder, main)
         with hold_folder(folder):
             if not os.path.lexists(folder / PLAN):  # all is done but the removal of the folder
                 if not (folder / MARK).is_file() and any(folder.iterdir()):
                     raise ValueError("it has no plan, and noisesieve did not make it")
                 remove_marked_folder(folder)
                 return
-            files = _FileSet(folder, main, known)
+            files = _FileSet(folder, main, known, sealed=sealed)
             try:
                 files.put_in_place()
             except OSError:
@@ -119,25 +126,27 @@ def _carry_out(main: Path, known: Collection[str]) -> None:
             files.discard()
     except OSError as error:
         raise cannot_be_written(main, error) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StateError(
             f"{folder}: an unfinished set of files that cannot be put in place ({error}).",
             f"Look at it, remove {folder}, and run the command again.",
         ) from error
 
 
-def _require_own(folder: Path, main: Path) -> None:
-    """Refuse a set with a link or with files of another user, in its own files or in the place of its main file."""
+def _refuse_links(folder: Path, main: Path) -> None:
+    """Refuse a set with a link in the place of one of its own files, or of its main file."""
     for path in (folder, folder / OLD, folder / PLAN, folder / MARK, folder / main.name, main):
-        if os.path.lexists(path) and not is_own(path):
-            raise ValueError(f"{path.name} is a link, or belongs to another user")
+        if path.is_symlink():
+            raise ValueError(f"{path.name} is a link")
 
 
 class _FileSet:
     """A decided set of files. Every step can be repeated, and undone: the old files are kept until the end."""
 
-    def __init__(self, folder: Path, main: Path, known: Collection[str]) -> None:
+    def __init__(self, folder: Path, main: Path, known: Collection[str], *, sealed: bool) -> None:
         plan = read_json(folder / PLAN)
+        if not sealed and not is_sealed(plan.get("seal"), _content(plan, main)):
+            raise ValueError("you did not begin it here")
         self._mark, self._others, self._remove = plan["mark"], list(plan["others"]), list(plan["remove"])
         if strange := {*self._others, *self._remove} - set(known):
             raise ValueError(f"{min(strange)!r} does not belong there")
@@ -145,8 +154,9 @@ class _FileSet:
         if not self._old.is_dir():
             raise ValueError(f"{OLD} is missing")
         for name in self._others:
-            if os.path.lexists(folder / name) and not is_own(folder / name):
-                raise ValueError(f"{name} is a link, or belongs to another user")
+            staged = folder / name
+            if os.path.lexists(staged) and (staged.is_symlink() or not staged.is_file()):
+                raise ValueError(f"{name} is not a file")
         if not (folder / main.name).exists() and _mark(main) != self._mark:
             raise ValueError(f"its main file, {main.name}, is missing")
 

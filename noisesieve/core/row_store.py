@@ -5,8 +5,8 @@ contents of its rows, and the user's signature of these and of its bytes: no row
 somebody else can write to the cache. A chunk counts only after its line was written, so a killed process loses at
 most one chunk. Nothing is synchronised with the disk: what a power failure leaves half written has another signature.
 Several processes may append to the same files; a row that two of them computed is there twice, which does no harm.
-Files are opened without following links, and a folder that others can write to is not used. (Chunks of earlier versions
-have a CRC-32 instead of a signature. They count in a folder that nobody else can write to.)
+Files are opened without following links, and a folder of another user is not used. (Chunks of earlier versions, and of
+users without a folder for their key, have a CRC-32 instead of a signature. They count in a private entry of a cache.)
 """
 
 from __future__ import annotations
@@ -116,9 +116,13 @@ class RowFile:
                 data = file.read(len(chunk.contents) * self._row_bytes)
             if chunk.seal is not None:
                 return is_sealed(chunk.seal, self._name, chunk.head, data)
-            return is_private(self.file.parent) and zlib.crc32(data) == chunk.checksum
+            return self._is_private_entry() and zlib.crc32(data) == chunk.checksum
         except OSError:
             return False
+
+    def _is_private_entry(self) -> bool:
+        """Return True for an entry of a cache that nobody else can write to; never for the scratch of a run folder."""
+        return "px-v" in self.file.parent.name and is_private(self.file.parent)
 
     @property
     def _name(self) -> bytes:
@@ -140,7 +144,8 @@ class RowFile:
                 file.write(data)
             chunk = Chunk(self._rows, list(contents), None, None)
             mark = seal(self._name, chunk.head, data)
-            line = json.dumps({"first": chunk.first, "contents": chunk.contents, "seal": mark}).encode() + b"\n"
+            proof = {"crc32": zlib.crc32(data)} if mark is None else {"seal": mark}
+            line = json.dumps({"first": chunk.first, "contents": chunk.contents, **proof}).encode() + b"\n"
             with os.fdopen(open_own(self._index, os.O_RDWR | os.O_APPEND), "ab") as file:
                 file.truncate(self._read_bytes)
                 file.write(line)

@@ -38,7 +38,7 @@ IMAGE_EXTENSIONS = frozenset(
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2})")
 _QUOTED = re.compile(r'[",;\t\r\n]')
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # text that a spreadsheet would run, with or without our own quotes
-_CI_COMMAND = re.compile(r"::(?=[A-Za-z])|##(?=vso\[|\[)")  # a line of a table may break before it
+_CI_COMMAND = re.compile(r"::(?=[A-Za-z])|##(?=\w*\[)")  # a line of a table may break before it
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)  # on Windows
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LONGEST_NAME = 120  # bytes; file systems allow 255
@@ -95,7 +95,7 @@ def printable(text: str) -> str:
 
 def printable_json(document: object) -> str:
     """Return a JSON document on one line in which no text is a command of a CI system."""
-    return re.sub(r"##(?=vso\[|\[)", r"#\\u0023", json.dumps(document))
+    return re.sub(r"##(?=\w*\[)", r"#\\u0023", json.dumps(document))
 
 
 def _is_safe(character: str) -> bool:

@@ -89,8 +89,8 @@ def is_private(path: Path) -> bool:
 
 
 @functools.cache
-def user_secret(folder: Path) -> bytes:
-    """Return a random key that this user keeps in a folder of their own; one for this process if that cannot be."""
+def user_secret(folder: Path) -> bytes | None:
+    """Return a random key that this user keeps in a folder of their own; None if it cannot be kept."""
     file = folder / "secret"
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -108,8 +108,8 @@ def user_secret(folder: Path) -> bytes:
                 fresh.unlink(missing_ok=True)
             known = _read_secret(file)
     except OSError:
-        known = None
-    return known or secrets.token_bytes(_SECRET_BYTES)
+        return None
+    return known
 
 
 def _read_secret(file: Path) -> bytes | None:
@@ -121,11 +121,16 @@ def _read_secret(file: Path) -> bytes | None:
         return None
 
 
-def seal(*parts: bytes | memoryview) -> str:
-    """Return a signature that only this user can make: what has it was written here, and not changed since."""
+def seal(*parts: bytes | memoryview) -> str | None:
+    """Return a signature that only this user can make: what has it was written here, and not changed since.
+
+    None where this user has no folder to keep a key in.
+    """
     from platformdirs import user_cache_path
 
-    signature = hmac.new(user_secret(user_cache_path("noisesieve")), digestmod=hashlib.sha256)
+    if (key := user_secret(user_cache_path("noisesieve"))) is None:
+        return None
+    signature = hmac.new(key, digestmod=hashlib.sha256)
     for part in parts:
         signature.update(part)
     return signature.hexdigest()
@@ -133,4 +138,7 @@ def seal(*parts: bytes | memoryview) -> str:
 
 def is_sealed(signature: object, *parts: bytes | memoryview) -> bool:
     """Return True if this user made the signature of this content."""
-    return isinstance(signature, str) and hmac.compare_digest(seal(*parts).encode(), signature.encode())
+    own = seal(*parts)
+    if own is None or not isinstance(signature, str):
+        return False
+    return hmac.compare_digest(own.encode(), signature.encode("utf-8", "backslashreplace"))

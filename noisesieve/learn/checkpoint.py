@@ -59,12 +59,12 @@ class Checkpoints:
             found = self._read(file)
             if found is not None:
                 metadata, tensors = found
-                if metadata["identity"] != self._identity:
+                if metadata.get("identity") != self._identity:
                     raise StateError(
                         f"{file}: belongs to another recipe: the device, the version or the data changed since.",
                         "Start a new run with --force.",
                     )
-                return Checkpoint(tensors, json.loads(metadata["facts"]))
+                return Checkpoint(tensors, _facts(metadata, file))
             self._warn(f"{file.name} is damaged (its SHA-256 does not match); using the checkpoint before it.")
         if files:
             raise StateError(f"{self._folder}: every checkpoint is damaged.", "Start a new run with --force.")
@@ -85,3 +85,13 @@ class Checkpoints:
             return header["__metadata__"], load(blob)
         except (SafetensorError, KeyError, ValueError, TypeError, RecursionError):
             return None
+
+
+def _facts(metadata: dict[str, str], file: Path) -> Json:
+    try:
+        facts = json.loads(metadata["facts"])
+        if isinstance(facts, dict):
+            return facts
+    except (KeyError, TypeError, ValueError, RecursionError):
+        pass
+    raise StateError(f"{file}: not a checkpoint of noisesieve.", "Start a new run with --force.")

@@ -47,7 +47,7 @@ def list_entries(folder: Path) -> list[CacheEntryInfo]:
 
 def _kind_and_images(path: Path) -> tuple[str, int]:
     """Return the kind of an entry, and how many images it has."""
-    if (contents := path / "contents.parquet").exists():  # of an older version
+    if (contents := path / "contents.parquet").is_file():  # of an older version
         return "features" if (path / "features.f16").exists() else "pixels", pq.read_metadata(contents).num_rows
     counts = [_rows_of_chunks(file) for file in path.glob("*.chunks")]
     if not counts:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from noisesieve.core.files import Json
+from noisesieve.core.parquet_file import read_parquet
 from noisesieve.core.records import FileFacts, Index
 
 SHOWN = 5  # differences that are named
@@ -33,9 +33,9 @@ def differences(folder: Path, known: Json, identity: Json, index: Index, file_fa
 def _data_differences(folder: Path, index: Index, file_facts: FileFacts) -> str:
     old = None
     for file in (folder / "report.parquet", folder / "checkpoint/rows.parquet"):
-        with contextlib.suppress(OSError, pa.ArrowException):  # missing or damaged: then without details
-            old = old or pq.read_table(file, columns=["id", "label", "sha256"]).to_pydict()
-    if old is None:
+        with contextlib.suppress(OSError, ValueError, pa.ArrowException):  # missing or damaged: then without details
+            old = old or read_parquet(file, ["id", "label", "sha256"])[0].to_pydict()
+    if old is None or set(old) != {"id", "label", "sha256"} or not all(isinstance(name, str) for name in old["id"]):
         return "the dataset changed"
     before = dict(zip(old["id"], zip(old["label"], old["sha256"], strict=True), strict=True))
     now = dict(zip(index.ids, zip(index.labels, file_facts.sha256, strict=True), strict=True))

@@ -29,6 +29,7 @@ from noisesieve.learn.state import TrainingState
 from noisesieve.report.run import RunFolder, verify_written
 
 SCHEMA_VERSION = 1
+NARROWEST = 64  # features of a network, at the least
 LARGEST = 1024  # side of the images, as --image-size allows
 EMBEDDINGS = "embeddings"  # stands for the backbone of heads on the user's own embeddings
 
@@ -199,6 +200,8 @@ def load_model(folder: Path, device: torch.device, *, backbone: str | None = Non
         raise StateError(f"{folder}: its model scores embeddings, not images.", "Give those of the batch: --embeddings")
     file = None if card.frozen is None else _frozen_file(folder, card.frozen, card.backbone, backbone)
     with _fitting(folder):
+        if len(card.classes) * NARROWEST > weights.stat().st_size or not card.image_size or not card.mean:
+            raise ValueError("more classes than weights, or no size or statistics of images")
         if is_timm(card.backbone):
             _require_memory(card, weights if file is None else file)
         network = build(

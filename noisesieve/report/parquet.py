@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,9 +23,9 @@ from noisesieve.core.files import Document, Json, atomic_write
 from noisesieve.core.parquet_file import TooLarge, read_parquet
 from noisesieve.core.records import Bools, EpochRow
 from noisesieve.core.summary import SCHEMA_VERSION, Summary
-from noisesieve.core.untrusted import read_json, require_regular
+from noisesieve.core.untrusted import read_json
 from noisesieve.report.run import verify_written
-from noisesieve.report.schema import COLUMNS, HISTORY, KEY
+from noisesieve.report.schema import COLUMNS, HISTORY, KEY, NEVER_NULL, SCORED
 from noisesieve.report.table import ReportInputs
 
 if TYPE_CHECKING:
@@ -58,6 +58,13 @@ class ReportFacts:
 @dataclass(frozen=True)
 class _Version:
     schema_version: int
+
+
+@dataclass(frozen=True)
+class _Vectors:
+    kind: str
+    sha256: str
+    classes: list[str]
 
 
 @dataclass(frozen=True)
@@ -96,15 +103,14 @@ class Report:
         likely: Bools = flagged & ~(probability < least)
         return likely
 
-    def read_beside(self, name: str, **options: Any) -> pa.Table | None:
+    def read_beside(self, name: str) -> pa.Table | None:
         """Return another table of the run, or None if the run has none. A changed or damaged one is refused."""
         file = self.path.parent / name
         verify_written(file)
         if not file.exists():
             return None
         try:
-            require_regular(file)
-            return pq.read_table(file, **options) if options else read_parquet(file)[0]
+            return read_parquet(file)[0]
         except (pa.ArrowException, OSError, TooLarge) as error:
             raise StateError(f"{file}: damaged ({error}).", "Scan again with --force.") from error
 
@@ -203,17 +209,28 @@ def _read(path: str | Path, columns: list[str] | None) -> Report:
         raise StateError(f"{file}: the column {missing[0]!r} is missing.", "Scan the dataset again.")
     _require_columns(table, file)
     try:
-        return Report(table, from_json(ReportFacts, document, "its metadata"), file)
+        facts = from_json(ReportFacts, document, "its metadata")
+        if "vectors" in facts.settings:
+            from_json(_Vectors, facts.settings["vectors"], "vectors")
+        if not facts.classes:
+            raise ValueError("there are no classes")
+        return Report(table, facts, file)
     except ValueError as error:
         raise StateError(f"{file}: {error}.", "Scan the dataset again.") from error
 
 
 def _require_columns(table: pa.Table, file: Path) -> None:
     """Refuse a report whose columns have other types than ours, or whose rows are not numbered."""
+    scored = table["rank"].is_valid() if "rank" in table.column_names else None
     for name in table.column_names:
         wanted = COLUMNS.get(name)
         if wanted is not None and not table[name].type.equals(wanted):
             raise StateError(f"{file}: the column {name!r} is {table[name].type}.", "Scan the dataset again.")
+        missing = table[name].is_null() if name in NEVER_NULL else None
+        if name in SCORED and scored is not None:
+            missing = pc.and_(table[name].is_null(), scored)
+        if missing is not None and pc.any(missing).as_py():
+            raise StateError(f"{file}: a cell of {name!r} is empty.", "Scan the dataset again.")
     if "row" in table.column_names and not pc.all(pc.equal(table["row"], pa.array(np.arange(len(table))))).as_py():
         raise StateError(f"{file}: its rows are not in order.", "Scan the dataset again.")
 

@@ -21,6 +21,7 @@ from noisesieve.core.progress import Session
 from noisesieve.core.publish import finish_publishing, publish, stage, unfinished_publication
 from noisesieve.core.records import FileFacts, Index
 from noisesieve.core.summary import SCHEMA_VERSION
+from noisesieve.core.text import folder_name
 from noisesieve.core.untrusted import is_sealed, read_json, refuse_link, refuse_links, seal
 from noisesieve.report.differences import differences
 
@@ -60,14 +61,16 @@ def fingerprint(index: Index, file_facts: FileFacts) -> str:
 
 def output_folder(wanted: Path | None, index: Index, session: Session) -> Path:
     """Return the run folder. It is never inside an image folder, whose sub-folders are classes."""
-    folder = wanted or RUNS / index.name
+    name = folder_name(index.name)
+    folder = wanted or RUNS / name
     if wanted is None:
         refuse_link(RUNS)
     if index.kind != "folder" or not folder.resolve().is_relative_to(index.root.resolve()):
         return folder
     if wanted is not None:
         raise OutputError(f"{folder}: is inside the dataset.", "Choose a folder outside with -o.")
-    folder = index.root.resolve().parent / "noisesieve-runs" / index.name
+    folder = index.root.resolve().parent / RUNS / name
+    refuse_link(folder.parent)
     session.note(f"The working folder is the dataset itself: the run is written to {folder}.")
     return folder
 
@@ -96,14 +99,15 @@ class RunRecord:
     complete: bool = False  # every file was written
     files: dict[str, str] = field(default_factory=dict)  # name → SHA-256, of a complete run
     schema_version: int = SCHEMA_VERSION
-    own: bool = False  # this user wrote it on this machine: the paths in it can be trusted
+    own: bool = True  # this user wrote it on this machine: the paths in it can be trusted
 
     def to_document(self) -> Document:
-        """Return run.json with a hash of itself, and this user's signature."""
+        """Return run.json with a hash of itself and, if this user made the run, with a signature that says so."""
         parts = {name: value for name, value in vars(self).items() if name != "own"}
         document = {name: value for name, value in parts.items() if value not in (None, {}) or name == "files"}
         mark = digest(document)
-        return {**document, "digest": mark, "signature": seal(mark.encode())}
+        signature = seal(mark.encode()) if self.own else None
+        return {**document, "digest": mark, **({} if signature is None else {"signature": signature})}
 
     @classmethod
     def from_document(cls, document: object) -> RunRecord:
@@ -123,11 +127,13 @@ class RunFolder:
         self.checkpoints = folder / "checkpoint"
         self._json = folder / "run.json"
         self._next = self.checkpoints / "run.json"  # of an unfinished run that will replace a finished one
+        self._rows = self.checkpoints / "rows.parquet"  # ids, labels and hashes; it also marks the folder as ours
 
     def recover(self) -> None:
         """Finish or remove what a killed process left here. The folder must be locked."""
         refuse_links(self.folder, PUBLISHED)
         finish_publishing(self.folder / MAIN, PUBLISHED)
+        refuse_links(self.folder, PUBLISHED)  # also among what was put in place
         sweep_temporaries(self.folder)
 
     def read(self) -> RunRecord | None:
@@ -149,9 +155,16 @@ class RunFolder:
         if known is not None and known.complete and known.identity == identity and not force:
             self._verify(known)
             return "finished"
+        self._refuse_other_checkpoints()
         unfinished = self.unfinished()
         if unfinished is not None and unfinished.identity == identity:
-            return "resume"
+            if unfinished.own:
+                return "resume"
+            if not force:
+                raise StateError(
+                    f"{self.folder}: contains an unfinished run that you did not begin here, or of an earlier version.",
+                    "Start anew with --force, or choose another folder with -o.",
+                )
         if force:
             return "fresh"
         if known is None:
@@ -230,9 +243,16 @@ class RunFolder:
                 "Free some space, or choose another folder with -o.",
             )
 
+    def _refuse_other_checkpoints(self) -> None:
+        """Refuse a folder `checkpoint` that is not ours: it would be removed at the end of the run."""
+        if self.checkpoints.is_dir() and any(self.checkpoints.iterdir()) and not self._rows.exists():
+            raise OutputError(
+                f"{self.checkpoints}: is not a folder of noisesieve.", "Move it away, or choose another folder with -o."
+            )
+
     def _refuse_other_files(self) -> None:
         found = [name for name in FILES if (self.folder / name).exists()]
-        if found and not self.checkpoints.exists():
+        if found and not self._rows.exists():
             raise OutputError(
                 f"{self.folder}: contains {found[0]} but no run.json.",
                 "Choose another folder with -o, or pass --force.",
@@ -245,7 +265,7 @@ class RunFolder:
     def _write_rows(self, index: Index, file_facts: FileFacts) -> None:
         """Write ids, labels and hashes of the dataset, so that a later change can be named."""
         table = pa.table({"id": index.ids, "label": index.labels, "sha256": pa.array(file_facts.sha256, pa.string())})
-        with atomic_write(self.checkpoints / "rows.parquet") as file:
+        with atomic_write(self._rows) as file:
             pq.write_table(table, file, compression="zstd")
 
 

@@ -59,6 +59,11 @@ _COLUMNS: dict[str, tuple[pa.DataType, str]] = {
     "decided_at": (pa.string(), "when"),
 }
 COLUMNS: dict[str, pa.DataType] = {name: kind for name, (kind, _) in _COLUMNS.items()}
+NEVER_NULL = ("row", "id", "label", "verdict", "low_evidence", "waived", "in_training", "status", "trusted")
+SCORED = (  # null only where a row was not scored
+    *("loss", "regularizer", "regularized_loss", "threshold", "margin", "predicted_label", "predicted_probability"),
+    *("label_probability", "corruption_probability", "top_labels", "top_probabilities"),
+)
 DESCRIPTIONS: dict[str, str] = {name: text for name, (_, text) in _COLUMNS.items()}
 SPLIT = "split"  # follows these columns if the dataset has splits; then the user's own columns
 

@@ -180,5 +180,7 @@ def require_column(index: Index, column: str | None) -> None:
     own = [] if index.carried is None else index.carried.column_names
     ours = {*COLUMNS, *(["split"] if index.splits is not None else [])}
     known = {*ours, *own, *(carried_name(name, ours) for name in own)}
+    if column in own and index.carried is not None and pa.types.is_nested(index.carried[column].type):
+        raise UsageError(f"--group-by {column}: its cells are lists or objects.", "Choose another column.")
     if column is not None and column not in known:
         raise UsageError(f"--group-by {column}: no such column.", f"Choose one of: {', '.join(own) or 'none'}.")

@@ -45,8 +45,8 @@ def read(settings: SourceSettings) -> Index:
         raise InputError(f"{root}: no images in class folders.", _no_images_hint(root))
     walk.find_strays(root, [root / split for split in splits])
     paths = [escape_name(row.path) for row in found]
-    refuse_paths_outside(root, paths, allow_outside=settings.allow_outside, name=lambda row: str(root))
     files = [os.path.join(root, row.path) for row in found]
+    refuse_paths_outside(root, paths, allow_outside=settings.allow_outside, name=lambda row: str(root), files=files)
     return Index(
         name=root.resolve().name or "dataset",
         kind="folder",
@@ -160,7 +160,11 @@ class _Walk:
                 return False
             name = escape_name(os.path.relpath(entry.path, self.root))
             refuse_paths_outside(
-                self.root, [name], allow_outside=self._settings.allow_outside, name=lambda row: str(self.root)
+                self.root,
+                [name],
+                allow_outside=self._settings.allow_outside,
+                name=lambda row: str(self.root),
+                files=[entry.path],
             )
         return True
 

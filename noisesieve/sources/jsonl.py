@@ -125,9 +125,8 @@ def _embedded(names: dict[str, None], rows: list[Json], settings: SourceSettings
 def _array(values: list[Any]) -> pa.Array:
     """Return a column with its own type; as JSON text if the types differ, or for objects and lists."""
     try:
-        array = pa.array(values)
-        if not pa.types.is_nested(array.type):
-            return array
+        if not any(isinstance(value, list | dict) for value in values):
+            return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         pass
     texts = [v if isinstance(v, str) or v is None else json.dumps(v, ensure_ascii=False) for v in values]

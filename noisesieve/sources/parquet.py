@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from noisesieve.core.errors import InputError
@@ -24,7 +26,8 @@ def read(settings: SourceSettings) -> Index:
         columns, _ = read_parquet(file, [name for name in schema.names if name != embedded and name not in binary])
     except TooLarge as error:
         raise InputError(f"{file}: {error}.", "Leave the column out, or write shorter cells.") from error
-    except (pa.ArrowException, OSError) as error:
+        _refuse_unreadable_cells(columns, file)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: not a readable Parquet file ({error}).", "Write it again.") from error
     if settings.label_column in binary:
         raise InputError(
@@ -33,6 +36,17 @@ def read(settings: SourceSettings) -> Index:
         )
     columns = _decode_class_labels(columns, hugging_face_classes(schema)).replace_schema_metadata(None)
     return to_index(Table(columns, None, embedded, left_out=binary), settings, "parquet")
+
+
+def _refuse_unreadable_cells(columns: pa.Table, file: Path) -> None:
+    """Refuse text that is not UTF-8, and times that Python cannot express: later commands would fail on them."""
+    for name, column in zip(columns.column_names, columns.columns, strict=True):
+        try:
+            column.validate(full=True)
+            if pa.types.is_temporal(column.type):
+                pc.min_max(column).as_py()
+        except Exception as error:  # an unknown time zone can raise anything
+            raise InputError(f"{file}: column {name!r} cannot be read ({error}).", "Leave it out.") from error
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:

@@ -207,16 +207,24 @@ def _texts(table: Table, column: str, settings: SourceSettings, *, empty: bool =
     return [text or "" for text in texts]
 
 
-def refuse_paths_outside(root: Path, paths: Sequence[str], *, allow_outside: bool, name: Callable[[int], str]) -> None:
+def refuse_paths_outside(
+    root: Path,
+    paths: Sequence[str],
+    *,
+    allow_outside: bool,
+    name: Callable[[int], str],
+    files: Sequence[str] | None = None,
+) -> None:
     """Refuse a path that leads out of the root, as it is written or through a symbolic link: for every source.
 
-    `name` returns the place of a row, for the error.
+    `name` returns the place of a row, for the error; `files` are what will be opened, if not what a table's paths name.
     """
     if allow_outside:
         return
     inside, folders = os.path.realpath(root), dict[str, bool]()  # folder → whether it is inside the root
     for row, path in enumerate(paths):
-        if leads_out(path) or _links_out(file_of(os.fspath(root), path), inside, folders):
+        file = file_of(os.fspath(root), path) if files is None else files[row]
+        if leads_out(path) or _links_out(file, inside, folders):
             raise InputError(
                 f"{name(row)}: the path {path!r} leads out of the dataset's folder.",
                 "Set --root to the folder above all images, or pass --allow-outside.",

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from noisesieve.core.errors import InputError
-from noisesieve.core.parquet_file import memory_budget, read_parquet
+from noisesieve.core.parquet_file import ROW_BYTES, memory_budget, read_parquet
 from noisesieve.core.records import Floats, Index
 from noisesieve.core.text import natural_key
 from noisesieve.core.untrusted import open_regular
@@ -103,6 +103,8 @@ def _require_length(array: IO[bytes], length: int) -> None:
     shape, _, kind = header(array)
     if math.prod(shape) * max(1, kind.itemsize) > length:
         raise ValueError(f"its header claims an array of shape {shape}, more than the file has")
+    if shape and shape[0] * ROW_BYTES > memory_budget(length):
+        raise ValueError(f"{shape[0]:,} rows of next to nothing")
 
 
 def _require_unpacked(file: Path) -> None:

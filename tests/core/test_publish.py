@@ -17,6 +17,12 @@ REMOVED = "page.html"
 KNOWN = ("audit.csv", "summary.json", REMOVED)
 
 
+@pytest.fixture(autouse=True)
+def key_elsewhere(own_cache: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The user's key is not in the folder that these tests look at."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
 class KilledError(BaseException):
     """Stands for kill -9: nothing in the product catches it."""
 
@@ -105,7 +111,7 @@ def test_a_set_that_somebody_else_made_moves_no_other_file(tmp_path: Path) -> No
     (data / "sibling").write_text("mine")
     for plan in ({"others": ["../victim"], "remove": []}, {"others": [], "remove": ["sibling"]}):
         (hostile / "publish.json").write_text(json.dumps({"mark": None, **plan}))
-        with pytest.raises(StateError, match="does not belong there"):
+        with pytest.raises(StateError, match="did not begin it here"):
             finish_publishing(data / "t.csv", ("t.audit.csv",))
     assert (tmp_path / "victim").read_text() == (data / "sibling").read_text() == "mine"
     finish_publishing(tmp_path / ("x" * 250), ())  # a name that is too long for a folder beside it

@@ -317,8 +317,10 @@ def test_a_forged_run_is_refused_by_its_name(inside: Run, tmp_path: Path, key: s
 
     make_run(few_colours(tmp_path / "data"), tmp_path / "run", {"red/0.png": "green"})
     forge_run(tmp_path / "run", lambda document: document.update({key: value}))
-    for words in (("review",), ("export", "--to", "cvat"), ("apply", "--accept-above", "0", "-o", tmp_path / "n.csv")):
-        ended = inside(words[0], tmp_path / "run", *words[1:])
+    moved = ("--data", tmp_path / "data")
+    apply = ("apply", "--accept-above", "0", "-o", tmp_path / "n.csv")
+    for words in (("review",), ("export", "--to", "cvat"), apply):
+        ended = inside(words[0], tmp_path / "run", *words[1:], *moved)
         assert ended.returncode == 5, ended.stderr
         assert "run.json" in ended.stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
@@ -152,6 +153,7 @@ def _tensors(file: Path) -> dict[str, Tensor]:
         if file.suffix == ".safetensors":
             found = load_file(file)
         else:
+            _refuse_packed(file)
             found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a file of another kind can raise anything
         kind = "a safetensors file" if file.suffix == ".safetensors" else "a torch file of plain tensors"
@@ -163,6 +165,14 @@ def _tensors(file: Path) -> dict[str, Tensor]:
     if not tensors:
         raise InputError(f"{file}: contains no tensors.", "Save a plain state_dict.")
     return with_timm_names(tensors)
+
+
+def _refuse_packed(file: Path) -> None:
+    """Refuse a torch file that unpacks to far more than its size: torch itself writes its tensors unpacked."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as parts:
+            if sum(part.file_size for part in parts.infolist()) > 2 * file.stat().st_size + 2**20:
+                raise ValueError("a packed file")
 
 
 def _items(found: object) -> list[tuple[object, object]]:
