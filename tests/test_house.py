@@ -27,7 +27,8 @@ ROOMS: dict[str, set[str]] = {
     "exports": {"report"},
     "decisions": {"report"},
     "gate": {"report"},
-    "bench": {"learn", "sieve", "report"},
+    "measure": {"sieve", "report"},
+    "bench": {"measure", "learn", "sieve", "report"},
 }
 ALLOWED = {
     "core": set(),

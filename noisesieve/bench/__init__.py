@@ -1,1 +1,1 @@
-"""Measure: metrics against known right labels, peers on the same data, charts, and the protocol of published tables."""
+"""Peers on the same data, and the protocol of published tables."""

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from noisesieve.bench.metrics import average_precision, detection
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.records import Bools, Floats, Ints
+from noisesieve.measure.metrics import average_precision, detection
 
 NEIGHBOURS = (5, 10, 20, 50)  # numbers of neighbours that are tried
 FOLDS = 5

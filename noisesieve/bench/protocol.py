@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from noisesieve.bench.table import HEADINGS, BenchTable
+from noisesieve.bench.figures import HEADINGS, BenchTable
 from noisesieve.core.measure_settings import BENCH_METHODS
 
 NOISESIEVE = (sys.executable, "-P", "-m", "noisesieve")

@@ -91,7 +91,7 @@ def _scan(settings: ScanSettings, session: Session, *, shown: bool, quiet: bool)
         if shown and quiet:
             print_line(report.path)
         elif shown:
-            from noisesieve.cli.summary import print_summary
+            from noisesieve.cli.scan_summary import print_summary
 
             known = "true_label" in report.table.column_names
             print_summary(console(stderr=False), report.summary, folder, truth=known)

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from noisesieve import __version__, pixels, sources
+from noisesieve.bench.figures import AblationFigures, AblationTable, this_machine
 from noisesieve.bench.methods import Comparison, TrainingResult
-from noisesieve.bench.table import AblationFigures, AblationTable, this_machine
 from noisesieve.commands._dataset import Dataset, decode_dataset
 from noisesieve.commands._test_set import decode_test_set, inspect_test_set
 from noisesieve.commands.bench import join_one_process
@@ -32,7 +32,7 @@ from noisesieve.learn.state import TrainingState
 from noisesieve.learn.training_data import TrainingData
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
 from noisesieve.retrain.loop import RetrainLoop
-from noisesieve.retrain.plan import plan_retraining
+from noisesieve.retrain.retrain_plan import plan_retraining
 from noisesieve.sieve.decide import decide
 
 

@@ -22,7 +22,7 @@ from noisesieve.report import Report, RunFolder, fingerprint
 from noisesieve.report.model_card import SavedModel
 from noisesieve.report.run import Identity, RunRecord
 from noisesieve.retrain.data import LabelledTestSet
-from noisesieve.retrain.plan import plan_retraining
+from noisesieve.retrain.retrain_plan import plan_retraining
 
 
 @dataclass(frozen=True)

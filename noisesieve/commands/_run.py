@@ -18,8 +18,8 @@ from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
 from noisesieve.core.settings import ScanSettings
 from noisesieve.report import Report, RunFolder, output_folder, read_report
+from noisesieve.report.build_table import require_column
 from noisesieve.report.run import next_folder
-from noisesieve.report.table import require_column
 from noisesieve.report.waivers import find_waived, with_waivers
 
 

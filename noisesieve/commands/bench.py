@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from noisesieve import __version__, pixels, sources
-from noisesieve.bench import peers, truth
+from noisesieve.bench import peers
+from noisesieve.bench.figures import AblationTable, BenchTable, MethodFigures, as_markdown, this_machine, to_document
 from noisesieve.bench.frozen_methods import FrozenComparison
 from noisesieve.bench.methods import METHODS, NEED_FOLDS, NEED_PLAIN, Comparison
-from noisesieve.bench.table import AblationTable, BenchTable, MethodFigures, as_markdown, this_machine, to_document
 from noisesieve.commands._dataset import Dataset, decode_dataset, validate_settings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.measure_settings import BenchSettings
@@ -26,6 +26,7 @@ from noisesieve.learn.frozen.features import compute_features
 from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.plan import describe
 from noisesieve.learn.training_data import TrainingData
+from noisesieve.measure import truth
 
 __all__ = ["AblationTable", "BenchTable", "as_markdown", "bench", "join_one_process", "to_document"]
 

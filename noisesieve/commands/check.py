@@ -42,9 +42,9 @@ from noisesieve.report import (
     read_columns,
     write_table,
 )
+from noisesieve.report.build_table import require_column
 from noisesieve.report.model_card import SavedModel, load_model, load_vector_model
-from noisesieve.report.summary import unreadable_rows
-from noisesieve.report.table import require_column
+from noisesieve.report.summarize import unreadable_rows
 from noisesieve.report.waivers import find_waived
 from noisesieve.sieve.calibrate import apply_calibration
 from noisesieve.sieve.decide import decide

@@ -9,11 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from noisesieve import decisions
-from noisesieve.bench import truth
-from noisesieve.bench.chart import draw_evaluation
-from noisesieve.bench.evaluation import EvaluatedRows, Evaluation, evaluate_rows, labelled_rows
 from noisesieve.commands._open_run import index_of_run, read_outcomes, rewrite_run, shows_images
-from noisesieve.commands._plant import PlantedEvaluation, evaluate_by_planting
+from noisesieve.commands._plant import evaluate_by_planting
 from noisesieve.commands.review import write_review
 from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import InputError, OutputError
@@ -22,7 +19,11 @@ from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.publish import unfinished_publication
 from noisesieve.core.records import Recalibration
-from noisesieve.decisions.judge import Judgement, judge, wrong_labels
+from noisesieve.measure import truth
+from noisesieve.measure.chart import draw_evaluation
+from noisesieve.measure.evaluation import EvaluatedRows, Evaluation, evaluate_rows, labelled_rows
+from noisesieve.measure.planting import PlantedEvaluation
+from noisesieve.measure.samples import Judgement, judge, wrong_labels
 from noisesieve.report import Report, RunFolder, read_report
 from noisesieve.report.run import MAIN
 from noisesieve.sieve.recalibrate import apply_shift, recalibrate, undo_shift

@@ -28,7 +28,7 @@ from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import has_device
 from noisesieve.learn.frozen.features import depth_files, feature_folder
 from noisesieve.learn.networks.embed import embed
-from noisesieve.pixels.cache import default_cache_dir
+from noisesieve.pixels.pixel_cache import default_cache_dir
 from noisesieve.report import Report, find_row, read_report
 from noisesieve.report.model_card import load_model, statistics_of_model
 from noisesieve.sources.vectors import read_embeddings

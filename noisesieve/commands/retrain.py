@@ -42,7 +42,7 @@ from noisesieve.report.run import RunRecord
 from noisesieve.retrain.chart import MODELS, AccuracyTable, ClassAccuracy, draw_accuracy
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
 from noisesieve.retrain.loop import RetrainLoop, RetrainResult
-from noisesieve.retrain.plan import describe_retraining, plan_baseline
+from noisesieve.retrain.retrain_plan import describe_retraining, plan_baseline
 from noisesieve.sieve.calibrate import summarize_model
 
 __all__ = ["MODELS", "RetrainSummary", "retrain"]

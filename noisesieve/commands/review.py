@@ -21,7 +21,7 @@ from noisesieve.core.files import atomic_write
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index, Ints
 from noisesieve.core.text import leads_out
-from noisesieve.decisions.judge import draw_probe
+from noisesieve.measure.samples import draw_probe
 from noisesieve.report import Report, read_report
 from noisesieve.review import build_page_data, decided_rows, render_page
 

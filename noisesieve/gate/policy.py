@@ -13,7 +13,7 @@ from noisesieve.core.intervals import wilson_interval
 from noisesieve.core.options import Limit
 from noisesieve.core.text import natural_key
 from noisesieve.report import Report
-from noisesieve.report.summary import code_values
+from noisesieve.report.summarize import code_values
 
 
 @dataclass(frozen=True)

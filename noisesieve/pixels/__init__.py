@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from noisesieve.pixels.cache import cache_folder, default_cache_dir
 from noisesieve.pixels.decode import (
     Ahead,
     Decoded,
@@ -12,6 +11,7 @@ from noisesieve.pixels.decode import (
     validate,
 )
 from noisesieve.pixels.fetch import fetch
+from noisesieve.pixels.pixel_cache import cache_folder, default_cache_dir
 from noisesieve.pixels.stream import NoPixels
 from noisesieve.pixels.transfer import load_pixels, save_pixels
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from noisesieve.core.untrusted import is_own, open_regular
-from noisesieve.pixels.cache import OUR_FILE
+from noisesieve.pixels.pixel_cache import OUR_FILE
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index, Ints, Pixels
 from noisesieve.core.row_store import RowFile
 from noisesieve.core.settings import PixelSettings
-from noisesieve.pixels.cache import CachedPixels, cache_folder, pixel_bytes, pixel_file, pixel_folder
 from noisesieve.pixels.known import KnownContents
+from noisesieve.pixels.pixel_cache import CachedPixels, cache_folder, pixel_bytes, pixel_file, pixel_folder
 from noisesieve.pixels.stream import StreamedPixels
 from noisesieve.pixels.worker_pool import CHUNK, ImageTask, TaskResult, WorkerOptions, WorkerPool
 from noisesieve.pixels.writer import PixelWriter

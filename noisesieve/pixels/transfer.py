@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from noisesieve.core.files import write_json
 from noisesieve.core.records import ImageLocation, Pixels
-from noisesieve.pixels.cache import CachedPixels
+from noisesieve.pixels.pixel_cache import CachedPixels
 from noisesieve.pixels.stream import StreamedPixels
 
 

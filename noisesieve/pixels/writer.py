@@ -6,7 +6,7 @@ import numpy as np
 
 from noisesieve.core.progress import Session
 from noisesieve.core.row_store import CHUNK, RowFile
-from noisesieve.pixels.cache import warn_uncached
+from noisesieve.pixels.pixel_cache import warn_uncached
 from noisesieve.pixels.worker_pool import TaskResult
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from noisesieve.report.build_table import ReportInputs, build_table, class_codes, probabilities_table
 from noisesieve.report.compare import compare
-from noisesieve.report.parquet import (
+from noisesieve.report.report import (
     Report,
     ReportFacts,
     find_row,
@@ -17,8 +18,7 @@ from noisesieve.report.parquet import (
 )
 from noisesieve.report.run import RunFolder, RunRecord, fingerprint, output_folder
 from noisesieve.report.schema import COLUMNS
-from noisesieve.report.summary import summarize
-from noisesieve.report.table import ReportInputs, build_table, class_codes, probabilities_table
+from noisesieve.report.summarize import summarize
 
 __all__ = [
     "COLUMNS",

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 
 from noisesieve.core.text import natural_key
-from noisesieve.report.parquet import Report
+from noisesieve.report.report import Report
 
 KINDS = ("new", "fixed", "decided", "cleared", "waived", "gone", "persistent")
 

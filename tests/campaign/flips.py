@@ -12,7 +12,7 @@ from noisesieve.core.errors import NoisesieveError
 from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.row_store import RowFile
 from noisesieve.learn.frozen.features import depth_files
-from noisesieve.pixels.cache import pixel_file
+from noisesieve.pixels.pixel_cache import pixel_file
 from noisesieve.report import Report, read_report
 from noisesieve.report.model_card import load_model
 

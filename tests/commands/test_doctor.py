@@ -125,7 +125,7 @@ def test_different_drawings_are_not_called_alike_and_a_gpu_must_be_there(inside:
 
 
 def test_a_scan_survives_that_its_cache_is_cleared(tmp_path: Path) -> None:
-    from noisesieve.pixels.cache import CachedPixels
+    from noisesieve.pixels.pixel_cache import CachedPixels
 
     (tmp_path / "p").write_bytes(bytes(4 * 16 * 16 * 3))
     pixels = CachedPixels(tmp_path / "p", 16, np.arange(4))

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 import noisesieve as ns
-from noisesieve.bench.metrics import calibration
 from noisesieve.commands._open_run import settings_of_run
-from noisesieve.commands._plant import draw_flips
 from noisesieve.core.settings import MovedData
-from noisesieve.decisions.judge import draw_probe
+from noisesieve.measure.metrics import calibration
+from noisesieve.measure.planting import draw_flips
+from noisesieve.measure.samples import draw_probe
 from noisesieve.sieve.recalibrate import apply_shift, recalibrate, undo_shift
 from tests.conftest import QUICK_OPTIONS, SAMPLE, Run, few_digits, validate
 from tests.runs import built_once, scan_few_digits
@@ -162,10 +162,10 @@ def test_planting_finds_a_dataset_that_moved_and_refuses_one_that_changed(
 
 
 def test_truth_is_read_as_labels_are_whatever_the_column_is_made_of() -> None:
-    from noisesieve.bench.truth import LabelledRows, find_truth, texts
     from noisesieve.core.errors import InputError
     from noisesieve.core.measure_settings import TruthSettings
     from noisesieve.core.progress import Session
+    from noisesieve.measure.truth import LabelledRows, find_truth, texts
 
     assert texts(pa.chunked_array([pa.array([3.0, None, 4.0])]), "x") == ["3", None, "4"]
     assert texts(pa.chunked_array([pa.array(["a", "", "b"]).dictionary_encode()]), "x") == ["a", None, "b"]

@@ -20,8 +20,8 @@ from noisesieve.core.files import write_json
 from noisesieve.core.options import build_settings
 from noisesieve.core.settings import ScanSettings, SourceSettings, TrainingOptions
 from noisesieve.core.words import flagged_sentence, nothing_flagged_sentence
-from noisesieve.decisions.judge import draw_probe, strata
 from noisesieve.learn.plan import introduce, plan
+from noisesieve.measure.samples import draw_probe, strata
 from noisesieve.report import RunFolder
 from tests.conftest import QUICK, Run, paint
 from tests.hostile.attack import few_colours
@@ -224,7 +224,7 @@ def test_planting_notices_other_embeddings(inside: Run, tmp_path: Path) -> None:
 def test_planted_precision_can_disagree_with_recall() -> None:
     from types import SimpleNamespace
 
-    from noisesieve.commands._plant import measure_planted
+    from noisesieve.measure.planting import measure_planted
 
     def verdicts(*rows: str) -> Any:
         words = {"x": "corrupted", ".": "clean"}

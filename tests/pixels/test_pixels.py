@@ -25,7 +25,7 @@ from noisesieve.core.errors import InputError, Stopped
 from noisesieve.core.progress import NullWatcher, Session
 from noisesieve.core.records import ImageLocation, Index
 from noisesieve.core.settings import PixelSettings, SourceSettings
-from noisesieve.pixels.cache import CachedPixels, cache_folder
+from noisesieve.pixels.pixel_cache import CachedPixels, cache_folder
 from noisesieve.pixels.worker_pool import ImageTask, WorkerOptions, WorkerPool, _WorkerThread
 from tests.conftest import paint
 

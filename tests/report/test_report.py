@@ -22,7 +22,7 @@ from noisesieve.core.intervals import noise_rate_interval, wilson_interval
 from noisesieve.core.records import FileFacts, ImageLocation, Index, Scores
 from noisesieve.core.summary import Budget, Flagged, NoiseRate, Summary, UnreadableRow
 from noisesieve.core.words import budget_sentence, noise_rate_sentence
-from noisesieve.report.parquet import read_report, write_table
+from noisesieve.report.report import read_report, write_table
 from noisesieve.report.schema import COLUMNS, DESCRIPTIONS
 from noisesieve.sieve.calibrate import corruption_probability
 from noisesieve.sieve.decide import decide

@@ -33,7 +33,7 @@ from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.plan import plan as scan_plan
 from noisesieve.learn.training_data import balanced_batches
-from noisesieve.retrain import plan as plans
+from noisesieve.retrain import retrain_plan as plans
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
 from noisesieve.retrain.loop import RetrainLoop
 from noisesieve.retrain.losses import consistency_loss
@@ -407,8 +407,8 @@ def test_a_changed_image_is_refused(inside: Run, home: Path, tmp_path: Path) -> 
 
 
 def test_scan_and_retrain_in_one_command(inside: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("noisesieve.retrain.plan.LEAST_STEPS", 3)
-    monkeypatch.setattr("noisesieve.retrain.plan.MOST_EPOCHS", 3)
+    monkeypatch.setattr("noisesieve.retrain.retrain_plan.LEAST_STEPS", 3)
+    monkeypatch.setattr("noisesieve.retrain.retrain_plan.MOST_EPOCHS", 3)
     words = ("--retrain", "--no-review", "--weights", "none", "--epochs", "4", "--no-flip", "--limit", "60")
     done = inside("scan", home / "data", "-o", "run", *words)
     assert done.returncode == 0, done.stderr
@@ -452,7 +452,7 @@ def test_a_frozen_run_is_fine_tuned_from_its_own_weights(inside: Run, tmp_path: 
 
 @pytest.mark.slow
 def test_two_processes_scan_and_retrain_in_one_command(home: Path, tmp_path: Path) -> None:
-    few_steps = "from noisesieve.retrain import plan; plan.LEAST_STEPS = plan.MOST_EPOCHS = 3"
+    few_steps = "from noisesieve.retrain import retrain_plan as plan; plan.LEAST_STEPS = plan.MOST_EPOCHS = 3"
     (tmp_path / "start.py").write_text(f"{few_steps}\nfrom noisesieve.cli import main; main()\n")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "start.py"]
     options = ("--retrain", "--no-review", "--weights", "none", "--epochs", "6", "--no-flip", "--json")

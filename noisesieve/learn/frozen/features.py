@@ -24,8 +24,8 @@ from noisesieve.learn.networks.backbones import build, depths_of
 from noisesieve.learn.networks.embed import extract_depths
 from noisesieve.learn.networks.pretrained import Statistics, load_backbone, statistics_of
 from noisesieve.pixels import Decoded
-from noisesieve.pixels.cache import cache_folder, warn_uncached
 from noisesieve.pixels.image import DECODER_VERSION
+from noisesieve.pixels.pixel_cache import cache_folder, warn_uncached
 
 FEATURES_VERSION = 2  # part of the cache key: raise it when the computation of features changes
 

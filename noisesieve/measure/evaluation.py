@@ -7,7 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from noisesieve.bench.metrics import (
+from noisesieve.core.errors import InputError
+from noisesieve.core.records import Bools, Floats, Ints
+from noisesieve.core.text import carried_name, natural_key
+from noisesieve.measure.metrics import (
     Calibration,
     Detection,
     area_under_roc,
@@ -16,10 +19,7 @@ from noisesieve.bench.metrics import (
     detection,
     precision_at,
 )
-from noisesieve.bench.truth import LabelledRows
-from noisesieve.core.errors import InputError
-from noisesieve.core.records import Bools, Floats, Ints
-from noisesieve.core.text import carried_name, natural_key
+from noisesieve.measure.truth import LabelledRows
 from noisesieve.report import Report
 from noisesieve.report.schema import COLUMNS, SPLIT
 

@@ -7,17 +7,32 @@ the sizes of the strata.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from noisesieve.core.intervals import wilson_interval
 from noisesieve.core.records import Bools, Floats, Ints
-from noisesieve.decisions.resolve import Outcome
 from noisesieve.report import Report
 
 DRAWS = 20_000  # of the shares of wrong labels, for intervals
 PRIOR = 0.5  # Jeffreys' prior of a share
+
+
+class DecidedLabel(Protocol):
+    """What a person decided about a row."""
+
+    @property
+    def label(self) -> str | None:
+        """The right label; None: the image is unusable."""
+        ...
+
+    @property
+    def sampled(self) -> bool:
+        """Whether it is a row of the random sample."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -77,7 +92,7 @@ def _divide(count: int, sizes: list[int]) -> list[int]:
     return parts
 
 
-def judge(report: Report, outcomes: dict[int, Outcome]) -> Judgement:
+def judge(report: Report, outcomes: Mapping[int, DecidedLabel]) -> Judgement:
     """Return precision, recall and noise rate by the decisions."""
     rows, wrong = wrong_labels(report, outcomes)
     is_wrong = dict(zip(rows.tolist(), wrong.tolist(), strict=True))
@@ -99,7 +114,7 @@ def judge(report: Report, outcomes: dict[int, Outcome]) -> Judgement:
     )
 
 
-def wrong_labels(report: Report, outcomes: dict[int, Outcome]) -> tuple[Ints, Bools]:
+def wrong_labels(report: Report, outcomes: Mapping[int, DecidedLabel]) -> tuple[Ints, Bools]:
     """Return the decided rows that are usable, and which of them were relabelled."""
     labels = report.table["label"]
     usable = sorted(row for row, outcome in outcomes.items() if outcome.label is not None)

@@ -6,10 +6,10 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from noisesieve.bench.evaluation import EvaluatedRows
-from noisesieve.bench.metrics import detection, precision_recall_curve
 from noisesieve.core.records import Bools, Floats
 from noisesieve.core.text import chart_start
+from noisesieve.measure.evaluation import EvaluatedRows
+from noisesieve.measure.metrics import detection, precision_recall_curve
 
 WIDTH, HEIGHT = 960, 420
 PANEL = 380  # width of a plot in pixels

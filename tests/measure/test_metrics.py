@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from noisesieve.bench.metrics import area_under_roc, average_precision, calibration, detection, precision_at
 from noisesieve.bench.peers import MarginSum, vote
+from noisesieve.measure.metrics import area_under_roc, average_precision, calibration, detection, precision_at
 
 
 def test_ranking_figures_agree_with_scikit_learn_even_with_ties() -> None:

@@ -24,9 +24,9 @@ from noisesieve.core.parquet_file import TooLarge, read_parquet
 from noisesieve.core.records import Bools, EpochRow
 from noisesieve.core.summary import SCHEMA_VERSION, Summary
 from noisesieve.core.untrusted import read_json
+from noisesieve.report.build_table import ReportInputs
 from noisesieve.report.run import verify_written
 from noisesieve.report.schema import COLUMNS, HISTORY, KEY, NEVER_NULL, SCORED
-from noisesieve.report.table import ReportInputs
 
 if TYPE_CHECKING:
     import pandas as pd
