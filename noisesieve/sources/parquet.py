@@ -26,9 +26,9 @@ def read(settings: SourceSettings) -> Index:
         columns, _ = read_parquet(file, [name for name in schema.names if name != embedded and name not in binary])
     except TooLarge as error:
         raise InputError(f"{file}: {error}.", "Leave the column out, or write shorter cells.") from error
-        _refuse_unreadable_cells(columns, file)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: not a readable Parquet file ({error}).", "Write it again.") from error
+    _refuse_unreadable_cells(columns, file)
     if settings.label_column in binary:
         raise InputError(
             f"{file}: column {settings.label_column!r} contains bytes, not labels.",

@@ -446,7 +446,7 @@ def test_a_stop_while_the_page_is_made_leaves_a_complete_run(colours: Path, tmp_
 
     settings = scan_settings(colours, output=tmp_path / "run", **QUICK_OPTIONS)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(scan_command, "write_review", stopped)
+        patch.setattr("noisesieve.commands._run.write_review", stopped)
         scan_command.scan(settings)
     assert ns.read_report(tmp_path / "run").summary.examples == 120
     assert not (tmp_path / "run/review.html").exists()
