@@ -101,9 +101,9 @@ def user_secret(folder: Path) -> bytes | None:
                 out.write(secrets.token_bytes(_SECRET_BYTES))
             try:
                 os.link(fresh, file)  # the first of several processes wins
-            except FileExistsError:
+            except OSError:
                 if _read_secret(file) is None:
-                    fresh.replace(file)  # a damaged one
+                    fresh.replace(file)  # a damaged one is there, or the disk has no hard links
             finally:
                 fresh.unlink(missing_ok=True)
             known = _read_secret(file)

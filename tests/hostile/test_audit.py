@@ -180,6 +180,20 @@ def test_without_a_folder_for_the_key_a_private_cache_still_works(
     assert not again.missing(["a" * 64])
 
 
+def test_the_key_is_kept_on_a_disk_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_links(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", no_links)
+    untrusted.user_secret.cache_clear()
+    first = untrusted.user_secret(tmp_path / "a")
+    untrusted.user_secret.cache_clear()
+    assert first is not None
+    assert untrusted.user_secret(tmp_path / "a") == first
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["secret"]
+    assert (tmp_path / "a/secret").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_batch_does_not_switch_the_policy_off(inside: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = few_colours(tmp_path / "batch")
     (data / "run.json").write_text(json.dumps({"location": {"path": "/"}}))
