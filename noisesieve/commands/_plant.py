@@ -34,8 +34,9 @@ def evaluate_by_planting(
     """Plant flips into `share` of the rows, scan again, and measure."""
     refuse_vectors(report, "evaluate --plant", "predictions")
     scanned, seed = settings_of_run(report, settings.moved), settings.seed
-    if not is_own_run(report) and (weights := scanned.training.weights) is not None:
-        weights_file(weights, report.summary.training.recipe.backbone, download=False)  # no download
+    weights = scanned.training.weights
+    if weights is not None and not is_own_run(report):  # refused if it would have to be downloaded
+        weights_file(weights, report.summary.training.recipe.backbone, download=False)
     if kind_of_vectors(report) == "embeddings":
         _require_same_embeddings(report, scanned, session)
     readable = report.verdicts != "unreadable"

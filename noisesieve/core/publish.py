@@ -68,7 +68,7 @@ def publish(staged: Path, main: Path, *, remove: Sequence[str] = ()) -> None:
     sync_folder(staged)
     staged.replace(_decided(main))
     sync_folder(main.parent)
-    _carry_out(main, {*others, *remove}, sealed=True)
+    _carry_out(main, {*others, *remove}, decided_here=True)
 
 
 def finish_publishing(main: Path, known: Collection[str]) -> None:
@@ -77,7 +77,7 @@ def finish_publishing(main: Path, known: Collection[str]) -> None:
     `known` are the names that may belong to the set beside `main`, so that a hostile dataset moves no other file.
     """
     if unfinished_publication(main) is not None:
-        _carry_out(main, known, sealed=False)
+        _carry_out(main, known, decided_here=False)
 
 
 def unfinished_publication(main: Path) -> Path | None:
@@ -104,8 +104,8 @@ def _content(plan: dict[str, Any], main: Path) -> bytes:
     return json.dumps([main.name, plan["mark"], plan["others"], plan["remove"]]).encode()
 
 
-def _carry_out(main: Path, known: Collection[str], *, sealed: bool) -> None:
-    """Put a set in place. `sealed`: this process has just decided it, so that its signature need not be asked for."""
+def _carry_out(main: Path, known: Collection[str], *, decided_here: bool) -> None:
+    """Put a set in place. `decided_here`: by this process, so that no signature is asked for."""
     folder = _decided(main)
     try:
         _refuse_links(folder, main)
@@ -115,7 +115,7 @@ def _carry_out(main: Path, known: Collection[str], *, sealed: bool) -> None:
                     raise ValueError("it has no plan, and noisesieve did not make it")
                 remove_marked_folder(folder)
                 return
-            files = _FileSet(folder, main, known, sealed=sealed)
+            files = _FileSet(folder, main, known, decided_here=decided_here)
             try:
                 files.put_in_place()
             except OSError:
@@ -143,9 +143,9 @@ def _refuse_links(folder: Path, main: Path) -> None:
 class _FileSet:
     """A decided set of files. Every step can be repeated, and undone: the old files are kept until the end."""
 
-    def __init__(self, folder: Path, main: Path, known: Collection[str], *, sealed: bool) -> None:
+    def __init__(self, folder: Path, main: Path, known: Collection[str], *, decided_here: bool) -> None:
         plan = read_json(folder / PLAN)
-        if not sealed and not is_sealed(plan.get("seal"), _content(plan, main)):
+        if not decided_here and not is_sealed(plan.get("seal"), _content(plan, main)):
             raise ValueError("you did not begin it here")
         self._mark, self._others, self._remove = plan["mark"], list(plan["others"]), list(plan["remove"])
         if strange := {*self._others, *self._remove} - set(known):

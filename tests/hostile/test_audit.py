@@ -14,12 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import noisesieve as ns
 from noisesieve.core import untrusted
 from noisesieve.core.documents import from_json
 from noisesieve.core.errors import InputError, StateError
-from noisesieve.core.files import MARK, sha256_of
-from noisesieve.core.publish import OLD, PLAN, finish_publishing, publish, stage
+from noisesieve.core.files import sha256_of
+from noisesieve.core.publish import PLAN, finish_publishing, publish, stage
 from noisesieve.core.row_store import RowFile
 from noisesieve.report import RunFolder, read_report
 from tests.conftest import QUICK, Run
@@ -139,9 +138,6 @@ def test_apply_copies_no_dataset_that_only_a_stranger_names(inside: Run, tmp_pat
 def test_an_unfinished_run_of_a_stranger_is_not_resumed(inside: Run, tmp_path: Path) -> None:
     data, run = few_colours(tmp_path / "data"), tmp_path / "run"
     words = ("scan", data, "-o", run, *SCAN)
-    assert inside(*words, "--max-time", "0s").returncode in (2, 143)
-    assert inside(*words, "--max-time", "1s").returncode in (0, 143)
-    shutil.rmtree(run, ignore_errors=True)
     assert inside(*words).returncode == 0
     (run / "checkpoint").mkdir()
     pq.write_table(pa.table({"id": ["a"]}), run / "checkpoint/rows.parquet")
@@ -309,7 +305,11 @@ def test_ones_own_run_is_finished_explained_and_updated_as_ever(inside: Run, tmp
     words = ("scan", data, "-o", tmp_path / "run", *QUICK, "--image-size", "16")
     assert inside(*words).returncode == 0
     assert "finished already" in inside(*words).stderr
-    assert inside("apply", tmp_path / "run", "--accept-above", "0", "-o", tmp_path / "n.csv").returncode in (0, 3)
-    assert ns.read_report(tmp_path / "run").summary.examples == 36
-    assert (tmp_path / "run" / MARK).exists() is False
-    assert not (tmp_path / "run" / OLD).exists()
+    (tmp_path / "d.csv").write_text("path,decision,label\nred/0.png,relabel,blue\n")
+    decided = ("--decisions", tmp_path / "d.csv")
+    assert inside("evaluate", tmp_path / "run", *decided, "--update").returncode == 0
+    known = RunFolder(tmp_path / "run").read()
+    assert known is not None
+    assert known.own  # still signed
+    assert inside("explain", tmp_path / "run", "0").returncode == 0
+    assert inside("apply", tmp_path / "run", tmp_path / "d.csv", "-o", tmp_path / "n.csv").returncode == 0
