@@ -25,8 +25,8 @@ from noisesieve.core.recipes import NetworkRecipe
 from noisesieve.core.records import Bools
 from noisesieve.core.settings import SourceSettings, TrainingOptions
 from noisesieve.learn.batch_loader import BatchLoader
+from noisesieve.learn.describe import describe
 from noisesieve.learn.losses import ENTROPY
-from noisesieve.learn.plan import describe
 from noisesieve.learn.score import predict
 from noisesieve.learn.state import TrainingState
 from noisesieve.learn.training_data import TrainingData

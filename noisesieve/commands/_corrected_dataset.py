@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from noisesieve.core.command_settings import ApplySettings
-from noisesieve.core.records import DECIDED_COLUMN, Index, RowChange
+from noisesieve.core.decision_marks import DECIDED_COLUMN, RowChange
+from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
 from noisesieve.report import Report, RunFolder
 from noisesieve.sources.rewrite_table import rewrite_table

@@ -11,30 +11,23 @@ import numpy as np
 from noisesieve import __version__, pixels
 from noisesieve.commands._identity import identity_of_run, location_of_data, own_weights
 from noisesieve.commands._own_vectors import OwnVectors
+from noisesieve.core.decision_marks import Decided
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
-from noisesieve.core.records import Bools, Decided, FileFacts, Index, Ints
+from noisesieve.core.records import Bools, FileFacts, Index, Ints
 from noisesieve.core.settings import ScanSettings
 from noisesieve.core.text import natural_key
 from noisesieve.decisions.match import find_decisions
 from noisesieve.learn.cost import estimate, weight_bytes
+from noisesieve.learn.describe import describe, introduce
 from noisesieve.learn.device import choose_device, require_device
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.features import feature_bytes
 from noisesieve.learn.networks.backbones import BACKBONES
 from noisesieve.learn.networks.pretrained import require_fitting, require_readable, weights_file, with_weights_hash
 from noisesieve.learn.networks.timm_net import is_timm, require_known
-from noisesieve.learn.plan import (
-    backbone_of,
-    choose_weights,
-    describe,
-    fit_beta,
-    image_size,
-    introduce,
-    plan,
-    plan_beside,
-)
+from noisesieve.learn.plan import backbone_of, choose_weights, fit_beta, image_size, plan, plan_beside
 from noisesieve.report import RunFolder, RunRecord, class_codes
 
 UNREADABLE_SHOWN = 20

@@ -13,13 +13,13 @@ from noisesieve.commands._open_run import rewrite_run
 from noisesieve.commands.review import write_review
 from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import OutputError
-from noisesieve.core.files import locked
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
+from noisesieve.core.run_lock import locked
 from noisesieve.core.settings import ScanSettings
 from noisesieve.report import Report, RunFolder, output_folder, read_report
 from noisesieve.report.build_table import require_column
-from noisesieve.report.run import next_folder
+from noisesieve.report.choose_folder import next_folder
 from noisesieve.report.waivers import find_waived, with_waivers
 
 

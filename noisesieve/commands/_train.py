@@ -16,6 +16,7 @@ from noisesieve.core.recipes import HeadRecipe, NetworkRecipe, recipe_to_documen
 from noisesieve.core.records import JudgeEvidence, Scores, TrainingFacts
 from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.checkpoint import Checkpoints
+from noisesieve.learn.describe import describe_loss
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import Features, compute_features
@@ -23,7 +24,6 @@ from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.networks.pretrained import weights_file
-from noisesieve.learn.plan import describe_loss
 from noisesieve.learn.training_data import TrainingData, TrainingTask
 from noisesieve.learn.warmup import held_out_rows
 from noisesieve.report import RunFolder, RunRecord

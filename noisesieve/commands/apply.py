@@ -32,11 +32,12 @@ from noisesieve.commands._open_run import (
 )
 from noisesieve.commands._own_vectors import kind_of_vectors
 from noisesieve.core.command_settings import ApplySettings
+from noisesieve.core.decision_marks import DecisionMark, RowChange, decision_key
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.files import Document, refuse_existing_folder, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.publish import finish_publishing, publish, sidecar_names, sidecar_path, stage
-from noisesieve.core.records import DecisionMark, Index, RowChange, decision_key
+from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
 from noisesieve.decisions.resolve import audit_table
 from noisesieve.exports.tables import fill_csv

@@ -20,11 +20,11 @@ from noisesieve.core.progress import Session
 from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Bools
 from noisesieve.core.settings import ScanSettings
+from noisesieve.learn.describe import describe
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import compute_features
 from noisesieve.learn.frozen.head_data import HeadData, Projected
-from noisesieve.learn.plan import describe
 from noisesieve.learn.training_data import TrainingData
 from noisesieve.measure import truth
 

@@ -19,11 +19,12 @@ from noisesieve.core.records import FileFacts, Index
 from noisesieve.core.settings import ScanSettings
 from noisesieve.core.text import natural_key
 from noisesieve.learn.cost import CostEstimate, estimate
+from noisesieve.learn.describe import describe
 from noisesieve.learn.device import require_device
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.backbones import LITE
 from noisesieve.learn.networks.lite import lite_weights
-from noisesieve.learn.plan import describe, image_size, plan
+from noisesieve.learn.plan import image_size, plan
 from noisesieve.pixels.near_duplicates import near_duplicates
 from noisesieve.report.schema import LOW_EVIDENCE
 

@@ -16,11 +16,12 @@ from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
 from noisesieve.core.records import FileFacts
 from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.cost import CostEstimate, estimate
+from noisesieve.learn.describe import describe
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.frozen.features import depth_files, feature_folder
 from noisesieve.learn.networks.pretrained import IMAGENET, statistics_of, weights_file, with_weights_hash
 from noisesieve.learn.networks.timm_net import is_timm
-from noisesieve.learn.plan import choose_weights, describe, plan
+from noisesieve.learn.plan import choose_weights, plan
 from noisesieve.report import output_folder
 
 SAMPLED = 2000  # images whose headers are read

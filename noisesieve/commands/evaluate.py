@@ -14,11 +14,12 @@ from noisesieve.commands._plant import evaluate_by_planting
 from noisesieve.commands.review import write_review
 from noisesieve.core.command_settings import ReviewSettings
 from noisesieve.core.errors import InputError, OutputError
-from noisesieve.core.files import atomic_write, locked
+from noisesieve.core.files import atomic_write
 from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.publish import unfinished_publication
 from noisesieve.core.records import Recalibration
+from noisesieve.core.run_lock import locked
 from noisesieve.measure import truth
 from noisesieve.measure.chart import draw_evaluation
 from noisesieve.measure.evaluation import EvaluatedRows, Evaluation, evaluate_rows, labelled_rows

@@ -24,10 +24,11 @@ from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, RoleCounts, 
 from noisesieve.commands._retrain_task import RetrainTask
 from noisesieve.core.command_settings import RetrainSettings
 from noisesieve.core.errors import InputError, OutputError, StateError
-from noisesieve.core.files import Document, Json, atomic_write, digest, locked, write_json
+from noisesieve.core.files import Document, Json, atomic_write, digest, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.recipes import LAST, RetrainRecipe
 from noisesieve.core.records import Ints
+from noisesieve.core.run_lock import locked
 from noisesieve.core.text import printable, without_xml_control
 from noisesieve.core.untrusted import read_json
 from noisesieve.learn.batch_loader import BatchLoader

@@ -5,7 +5,6 @@ Index and FileFacts have one entry per row; Pixels, Scores and Verdicts have one
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,58 +76,6 @@ class Index:
             notes=self.notes,
             warnings=self.warnings,
         )
-
-
-@dataclass(frozen=True)
-class DecidedRow:
-    """What a person decided about one row. `label` None: the image is unusable."""
-
-    label: str | None
-    decision: str  # keep, accept, relabel or unusable
-    by: str = ""
-    at: str = ""
-    applied: bool = False  # `apply` has written the label into the dataset since: it says nothing about the model
-
-
-Decided = dict[int, DecidedRow]  # by row of an index
-
-
-@dataclass(frozen=True)
-class DecisionMark:
-    """A decision as `apply` writes it into a table: what, by whom, when, and for which content with which label."""
-
-    decision: str  # keep, accept or relabel
-    by: str
-    at: str
-    key: str  # of `decision_key`
-
-    def to_text(self) -> str:
-        """Return the cell: `keep 2026-11-18T07:00:00Z 1743c222d8c34f34 ann`."""
-        return f"{self.decision} {self.at.replace(' ', 'T') or '-'} {self.key} {' '.join(self.by.split())}".rstrip()
-
-    @classmethod
-    def from_text(cls, text: str) -> DecisionMark | None:
-        """Undo `to_text`; None if the cell is something else."""
-        decision, *rest = text.split(" ", 3)
-        if decision not in ("keep", "accept", "relabel") or len(rest) < 2:
-            return None
-        return cls(decision, rest[2] if len(rest) > 2 else "", "" if rest[0] == "-" else rest[0], rest[1])
-
-
-@dataclass(frozen=True)
-class RowChange:
-    """What becomes of one row of a corrected dataset. `label` None: it is left out."""
-
-    label: str | None
-    mark: DecisionMark | None = None  # None: nothing to remember
-
-
-DECIDED_COLUMN = "noisesieve_decided"  # of the table that `apply` writes
-
-
-def decision_key(sha256: str | None, label: str) -> str:
-    """Return the key of an image's content with a label: a decision holds as long as neither changes."""
-    return hashlib.sha256(f"{sha256}\n{label}".encode("utf-8", "backslashreplace")).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from noisesieve.core.decision_marks import DECIDED_COLUMN, Decided, DecidedRow, DecisionMark, decision_key
 from noisesieve.core.errors import InputError
 from noisesieve.core.progress import Session
-from noisesieve.core.records import DECIDED_COLUMN, Decided, DecidedRow, DecisionMark, FileFacts, Index, decision_key
+from noisesieve.core.records import FileFacts, Index
 from noisesieve.core.text import unguard_cell
 from noisesieve.decisions.read import Decision, read_decisions
 

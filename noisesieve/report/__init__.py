@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from noisesieve.report.build_table import ReportInputs, build_table, class_codes, probabilities_table
+from noisesieve.report.choose_folder import output_folder
 from noisesieve.report.compare import compare
 from noisesieve.report.report import (
     Report,
@@ -16,7 +17,7 @@ from noisesieve.report.report import (
     write_margin_history,
     write_table,
 )
-from noisesieve.report.run import RunFolder, RunRecord, fingerprint, output_folder
+from noisesieve.report.run import RunFolder, RunRecord, fingerprint
 from noisesieve.report.schema import COLUMNS
 from noisesieve.report.summarize import summarize
 

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from noisesieve.core.decision_marks import Decided
 from noisesieve.core.errors import UsageError
-from noisesieve.core.records import Bools, Decided, FileFacts, Floats, Index, Ints, Scores, Verdicts
+from noisesieve.core.records import Bools, FileFacts, Floats, Index, Ints, Scores, Verdicts
 from noisesieve.core.text import carried_name
 from noisesieve.report.schema import COLUMNS, LOW_EVIDENCE, SPLIT, TOP, report_schema
 

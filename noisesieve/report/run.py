@@ -17,12 +17,10 @@ import pyarrow.parquet as pq
 from noisesieve.core.documents import from_json
 from noisesieve.core.errors import OutputError, StateError
 from noisesieve.core.files import Document, Json, atomic_write, digest, sha256_of, sweep_temporaries, write_json
-from noisesieve.core.progress import Session
 from noisesieve.core.publish import finish_publishing, publish, stage, unfinished_publication
 from noisesieve.core.records import FileFacts, Index
 from noisesieve.core.summary import SCHEMA_VERSION
-from noisesieve.core.text import folder_name
-from noisesieve.core.untrusted import is_sealed, read_json, refuse_link, refuse_links, seal
+from noisesieve.core.untrusted import is_sealed, read_json, refuse_links, seal
 from noisesieve.report.differences import differences
 
 Identity = Json  # what a run is recognised by: settings, data, recipe, device; differences are named key by key
@@ -37,7 +35,6 @@ FILES = (
     "model.json",
     "retrain.json",
 )
-RUNS = Path("noisesieve-runs")  # where run folders go without -o
 MAIN = "report.parquet"  # the first of the files that are published together
 STALE = ("review.html", "curves.svg")  # files without a hash that belong to the run before
 CHECKPOINTS = "[0-9]" * 8 + ".ckpt"
@@ -57,35 +54,6 @@ def fingerprint(index: Index, file_facts: FileFacts) -> str:
             stream.write_table(index.carried.combine_chunks())
         hasher.update(sink.getvalue())
     return hasher.hexdigest()
-
-
-def output_folder(wanted: Path | None, index: Index, session: Session) -> Path:
-    """Return the run folder. It is never inside an image folder, whose sub-folders are classes."""
-    name = folder_name(index.name)
-    folder = wanted or RUNS / name
-    if wanted is None:
-        refuse_link(RUNS)
-    if index.kind != "folder" or not folder.resolve().is_relative_to(index.root.resolve()):
-        return folder
-    if wanted is not None:
-        raise OutputError(f"{folder}: is inside the dataset.", "Choose a folder outside with -o.")
-    folder = index.root.resolve().parent / RUNS / name
-    refuse_link(folder.parent)
-    session.note(f"The working folder is the dataset itself: the run is written to {folder}.")
-    return folder
-
-
-def next_folder(folder: Path, decisions: str) -> Path:
-    """Return the folder of a run that learns from decisions: beside an earlier run `…-2`, or the first that is free."""
-    for number in range(2, 10_000):
-        beside = folder.with_name(f"{folder.name}-{number}")
-        try:
-            known = RunFolder(beside).read()
-        except StateError:
-            continue  # damaged: not ours to replace
-        if known is None or known.identity.get("decisions") == decisions:
-            return beside
-    return folder
 
 
 @dataclass(frozen=True)

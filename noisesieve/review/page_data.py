@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from noisesieve import __version__
+from noisesieve.core.decision_marks import DECIDED_COLUMN
 from noisesieve.core.files import digest
-from noisesieve.core.records import DECIDED_COLUMN, Ints
+from noisesieve.core.records import Ints
 from noisesieve.core.summary import ClassFlagged, Summary
 from noisesieve.core.text import natural_key
 from noisesieve.core.words import (

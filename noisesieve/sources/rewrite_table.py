@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from noisesieve.core.csv_file import csv_separator, long_cells
+from noisesieve.core.decision_marks import DECIDED_COLUMN, RowChange
 from noisesieve.core.errors import InputError
 from noisesieve.core.files import Json
 from noisesieve.core.parquet_file import read_row_groups
-from noisesieve.core.records import DECIDED_COLUMN, Index, RowChange
+from noisesieve.core.records import Index
 from noisesieve.core.settings import SourceSettings
 from noisesieve.core.text import csv_line
 from noisesieve.sources.parquet import hugging_face_classes

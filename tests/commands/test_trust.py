@@ -23,7 +23,8 @@ from noisesieve.core.files import write_json
 from noisesieve.core.options import build_settings
 from noisesieve.core.settings import ScanSettings, SourceSettings, TrainingOptions
 from noisesieve.core.words import flagged_sentence, nothing_flagged_sentence
-from noisesieve.learn.plan import introduce, plan
+from noisesieve.learn.describe import introduce
+from noisesieve.learn.plan import plan
 from noisesieve.measure.samples import draw_probe, strata
 from noisesieve.report import RunFolder
 from tests.conftest import QUICK, Run, paint

@@ -15,6 +15,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import LossEvidence
 from noisesieve.core.settings import TrainingOptions
+from noisesieve.learn.describe import describe_loss, introduce
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import (
     LOOP_FLOORS,
@@ -35,7 +36,7 @@ from noisesieve.learn.networks import lite
 from noisesieve.learn.networks.backbones import BACKBONES, build, depths_of
 from noisesieve.learn.networks.depths import Depth
 from noisesieve.learn.networks.pretrained import load_backbone
-from noisesieve.learn.plan import describe_loss, introduce, plan
+from noisesieve.learn.plan import plan
 from noisesieve.learn.presets import frozen
 from noisesieve.sieve.decide import choose_floor, decide
 from noisesieve.sieve.formulas import margin

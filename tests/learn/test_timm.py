@@ -16,12 +16,13 @@ import noisesieve as ns
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.recipes import LAST
 from noisesieve.core.settings import TrainingOptions
+from noisesieve.learn.describe import describe, introduce
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.backbones import build, depths_of
 from noisesieve.learn.networks.depths import MIDDLE
 from noisesieve.learn.networks.pretrained import load_backbone, statistics_of
 from noisesieve.learn.networks.timm_net import TimmNet, facts_of, fitting_size, hub_file
-from noisesieve.learn.plan import describe, image_size, introduce, plan
+from noisesieve.learn.plan import image_size, plan
 from tests.conftest import Run
 
 FAMILIES = {

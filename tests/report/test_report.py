@@ -17,9 +17,10 @@ import torch
 
 from noisesieve import report
 from noisesieve.core.errors import InputError, OutputError, StateError
-from noisesieve.core.files import atomic_write, locked, write_json
+from noisesieve.core.files import atomic_write, write_json
 from noisesieve.core.intervals import noise_rate_interval, wilson_interval
 from noisesieve.core.records import FileFacts, ImageLocation, Index, Scores
+from noisesieve.core.run_lock import locked
 from noisesieve.core.summary import Budget, Flagged, NoiseRate, Summary, UnreadableRow
 from noisesieve.core.words import budget_sentence, noise_rate_sentence
 from noisesieve.report.report import read_report, write_table
