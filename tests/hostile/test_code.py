@@ -32,6 +32,7 @@ for words in (
     ["explain", "../run", "0"],
     ["check", ".", "--model", "../run"],
     ["inject", ".", "--noise", "instance", "--rate", "0.2", "-o", "../planted.csv"],
+    ["bench", "../planted.csv", "--methods", "noisesieve", *tiny],
     ["evaluate", "../run", "--plant", "20%"],
     ["retrain", "../run", "-o", "../retrained", "--epochs", "1", "--workers", "1"],
 ):
