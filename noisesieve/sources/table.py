@@ -225,9 +225,10 @@ def refuse_paths_outside(
     for row, path in enumerate(paths):
         file = file_of(os.fspath(root), path) if files is None else files[row]
         if leads_out(path) or _links_out(file, inside, folders):
+            way_out = "Set --root to the folder above all images" if files is None else "Remove the link"
             raise InputError(
                 f"{name(row)}: the path {path!r} leads out of the dataset's folder.",
-                "Set --root to the folder above all images, or pass --allow-outside.",
+                f"{way_out}, or pass --allow-outside.",
             )
 
 
