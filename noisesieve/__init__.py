@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 __all__ = ["Report", "__version__", "read_report", "scan"]
 
 if TYPE_CHECKING:
-    from noisesieve.report import Report
+    from noisesieve.report.report import Report
 
 
 def scan(path: str | Path, **options: Any) -> Report:
@@ -29,7 +29,7 @@ def scan(path: str | Path, **options: Any) -> Report:
     import tempfile
 
     from noisesieve.commands.scan import scan as run
-    from noisesieve.core.settings import scan_settings
+    from noisesieve.commands.scan_settings import scan_settings
 
     with tempfile.TemporaryDirectory(prefix="noisesieve-") as folder:
         for name in ("embeddings", "predictions"):
@@ -64,14 +64,14 @@ def _saved(values: Any, name: str, folder: Path, classes: Any) -> dict[str, Any]
 
 def read_report(path: str | Path) -> Report:
     """Open the report of a finished run: its folder, or a report.parquet."""
-    from noisesieve.report import read_report as read
+    from noisesieve.report.report import read_report as read
 
     return read(path)
 
 
 def __getattr__(name: str) -> Any:
     if name == "Report":
-        from noisesieve.report import Report
+        from noisesieve.report.report import Report
 
         return Report
     raise AttributeError(f"module 'noisesieve' has no attribute {name!r}")

@@ -14,17 +14,22 @@ import pytest
 from filelock import FileLock
 
 import noisesieve as ns
-from noisesieve import __version__, pixels, report, sources
+from noisesieve import __version__
 from noisesieve.commands._identity import location_of_data
+from noisesieve.commands.scan_settings import ScanSettings, scan_settings
 from noisesieve.core.files import write_json
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import NetworkRecipe
-from noisesieve.core.records import Scores, TrainingFacts
-from noisesieve.core.settings import ScanSettings, scan_settings
-from noisesieve.core.summary import TrainingSummary
 from noisesieve.core.text import natural_key
-from noisesieve.report import Report, ReportFacts
+from noisesieve.learn.evidence import TrainedScores, TrainingFacts
+from noisesieve.learn.recipes import NetworkRecipe
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.report.build_table import ReportInputs, build_table, class_codes
+from noisesieve.report.report import Report, ReportFacts, read_report, write_margin_history, write_table
+from noisesieve.report.run import RunFolder, RunRecord, fingerprint
+from noisesieve.report.summarize import summarize
+from noisesieve.report.summary import TrainingSummary
 from noisesieve.sieve.decide import decide
+from noisesieve.sources.registry import read_index
 from tests.conftest import QUICK_OPTIONS, few_digits
 
 EPOCHS = 6
@@ -68,13 +73,14 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
     """What a scan would leave if its network were sure of every label but these: id → what it looks like."""
     wrong = wrong or {}
     settings: ScanSettings = scan_settings(data, output=output, **options)
-    index = sources.read(settings.source)
-    file_facts = pixels.inspect_files(index, settings.pixels, Session())
+    index = read_index(settings.source)
+    with Decoder(settings.pixels, Session()) as decoder:
+        file_facts = decoder.inspect(index)
     rows = np.flatnonzero(file_facts.readable).astype(np.int64)
     labels = [index.labels[i] for i in rows.tolist()]
     classes = sorted(set(labels), key=natural_key)
-    codes = report.class_codes(labels, classes)
-    seen = report.class_codes([wrong.get(index.ids[i], index.labels[i]) for i in rows.tolist()], classes)
+    codes = class_codes(labels, classes)
+    seen = class_codes([wrong.get(index.ids[i], index.labels[i]) for i in rows.tolist()], classes)
     rng = np.random.default_rng(0)
     probs = np.full((len(rows), len(classes)), 0.03 / max(1, len(classes) - 1))
     probs[np.arange(len(rows)), seen] = 0.97 - 0.02 * rng.random(len(rows))
@@ -82,14 +88,14 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
     margin_history = np.where(seen == codes, -1.0, 1.0)[None].repeat(3, axis=0).astype(np.float32)
     prior = np.bincount(codes, minlength=len(classes)) / len(codes)
     facts = training_facts()
-    scores = Scores(probs, np.zeros(len(rows)), prior, 2.0, [], facts, margin_history=margin_history)
+    scores = TrainedScores(probs, np.zeros(len(rows)), prior, 2.0, facts=facts, margin_history=margin_history)
     verdicts = decide(scores, codes, eps=1e-2, trusted=np.zeros(len(rows), dtype=np.bool_))
-    found = report.ReportInputs(index, file_facts, rows, classes, codes, scores, verdicts)
-    table = report.build_table(found)
-    identity = {**settings.identity(), "fingerprint": report.fingerprint(index, file_facts)}
+    found = ReportInputs(index, file_facts, rows, classes, codes, scores, verdicts)
+    table = build_table(found)
+    identity = {**settings.identity(), "fingerprint": fingerprint(index, file_facts)}
     output.mkdir(parents=True, exist_ok=True)
-    with report.RunFolder(output).stage() as staged:
-        report.write_table(
+    with RunFolder(output).stage() as staged:
+        write_table(
             table,
             staged / "report.parquet",
             report_facts(
@@ -100,13 +106,13 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
                 label_column=index.label_column,
             ).to_document(),
         )
-        report.write_margin_history(found, staged / "margin_history.parquet")
-        summary = report.summarize(table, classes=classes, undecided=0, training=training_summary())
+        write_margin_history(found, staged / "margin_history.parquet")
+        summary = summarize(table, classes=classes, undecided=0, training=training_summary())
         write_json(staged / "summary.json", summary.to_document())
         location = location_of_data(settings)
-        record = report.RunRecord(identity, version=__version__, location=location)
-        report.RunFolder(output).complete(record, staged)
-    return report.read_report(output)
+        record = RunRecord(identity, version=__version__, location=location)
+        RunFolder(output).complete(record, staged)
+    return read_report(output)
 
 
 def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path], object]) -> Path:
@@ -119,7 +125,7 @@ def built_once(factory: pytest.TempPathFactory, name: str, build: Callable[[Path
             shared.with_suffix(".part").rename(shared)
     mine = factory.mktemp(name) / "home"
     shutil.copytree(shared, mine)
-    folder = report.RunFolder(mine / "run")
+    folder = RunFolder(mine / "run")
     known = folder.read()
     if known is not None and known.location is not None:  # the run was built under the first name
         first = str(shared.with_suffix(".part").resolve())

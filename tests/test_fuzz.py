@@ -12,13 +12,13 @@ import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from noisesieve import sources
-from noisesieve.cli import app
+from noisesieve.cli import build_app
 from noisesieve.cli.config import read_files
 from noisesieve.core.errors import InputError, NoisesieveError
-from noisesieve.core.settings import SourceSettings
 from noisesieve.decisions.read import read_decisions
 from noisesieve.report.waivers import read_waivers
+from noisesieve.sources.registry import read_index
+from noisesieve.sources.settings import SourceSettings
 
 EXAMPLES = {
     "table.csv": b'path,label,annotator,split\na.png,cat,ann,train\n"b,1.png",dog,bob,val\nc.png,cat,,train\n',
@@ -80,12 +80,12 @@ CALM = settings(
 
 def _reader(name: str) -> Callable[[Path], object]:
     if name.startswith("table"):
-        return lambda file: sources.read(SourceSettings(path=file))
+        return lambda file: read_index(SourceSettings(path=file))
     if name.startswith("decisions"):
         return read_decisions
     if name.startswith("waivers"):
         return read_waivers
-    return lambda file: read_files(typer.main.get_command(app), [])
+    return lambda file: read_files(typer.main.get_command(build_app()), [])
 
 
 def _read(name: str, blob: bytes, folder: Path) -> None:

@@ -34,7 +34,7 @@ ALLOWED = {
     "core": set(),
     **ROOMS,
     "commands": set(ROOMS),
-    "cli": {"commands"},
+    "cli": {"commands", *ROOMS},
     "__init__.py": {"commands", "report"},
     "__main__.py": {"cli"},
 }

@@ -10,8 +10,8 @@ import torch
 
 from noisesieve.bench.methods import MethodResult
 from noisesieve.core.files import Document, Json
-from noisesieve.core.recipes import Recipe, recipe_from_document, recipe_to_document
 from noisesieve.core.records import Bools
+from noisesieve.learn.recipes import Recipe, recipe_from_document, recipe_to_document
 from noisesieve.measure.metrics import area_under_roc, average_precision, calibration, detection
 
 SCHEMA_VERSION = 1  # of the JSON documents of `bench`

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from noisesieve.bench import peers
 from noisesieve.bench.methods import Comparison, TrainingResult
-from noisesieve.core.recipes import HeadRecipe, Recipe
 from noisesieve.core.records import Floats, Ints
 from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.head_data import HeadData
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection
+from noisesieve.learn.recipes import HeadRecipe, Recipe
 
 PLAIN_DECAY = 1e-1  # weight decay of plain cross-entropy
 MARGIN_PERCENTILE = 90  # of the margins of rows with a class that does not exist

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 
 from noisesieve.bench import peers
-from noisesieve.core.recipes import NetworkRecipe, Recipe
-from noisesieve.core.records import Bools, Floats, Ints, Scores
+from noisesieve.core.records import Bools, Floats, Ints
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.checkpoint import Checkpoint
 from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.evidence import TrainedScores
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.networks.embed import embed
 from noisesieve.learn.presets import paper_rule
+from noisesieve.learn.recipes import NetworkRecipe, Recipe
 from noisesieve.learn.state import TrainingState
 from noisesieve.learn.training_data import TrainingData
 from noisesieve.sieve.decide import decide
@@ -62,7 +63,7 @@ class TrainingResult:
     """A finished training."""
 
     state: TrainingState | None  # None: heads on frozen features
-    scores: Scores
+    scores: TrainedScores
 
     def seconds(self, *, score_share: float = 1.0) -> float:
         """Return the time spent on training and scoring, including the shared warm-up."""
@@ -95,11 +96,11 @@ class Comparison:
 
     def train(self, recipe: Recipe, *, observe: Callable[[Tensor, Tensor], None] | None = None) -> TrainingResult:
         """Train on all rows, starting from the shared warm-up if there is one."""
-        found = self._run(self.training_data, recipe, self.shared_warmup if self.can_share_warmup else None, observe)
-        assert found.state is not None
-        assert found.state.warmup is not None
-        self.warmup, self.flip = found.state.warmup, bool(found.state.flip)
-        return found
+        result = self._run(self.training_data, recipe, self.shared_warmup if self.can_share_warmup else None, observe)
+        assert result.state is not None
+        assert result.state.warmup is not None
+        self.warmup, self.flip = result.state.warmup, bool(result.state.flip)
+        return result
 
     def train_without(self, held: Ints, recipe: Recipe) -> TrainingResult:
         """Train from scratch on all rows but `held`, and score all rows."""

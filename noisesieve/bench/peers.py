@@ -36,8 +36,8 @@ class MarginSum:
 
     def mean(self) -> Floats:
         """Return the mean margins, (N,); below zero another class had the larger logit on average."""
-        found: Floats = (self._sum / self._steps.clamp(min=1)).numpy()
-        return found
+        average: Floats = (self._sum / self._steps.clamp(min=1)).numpy()
+        return average
 
 
 def vote(points: Tensor, labels: Tensor, classes: int) -> tuple[Floats, Bools]:

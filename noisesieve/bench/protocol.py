@@ -24,7 +24,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from noisesieve.bench.figures import HEADINGS, BenchTable
-from noisesieve.core.measure_settings import BENCH_METHODS
+from noisesieve.bench.methods import METHODS
 
 NOISESIEVE = (sys.executable, "-P", "-m", "noisesieve")
 PLANTED = (("instance", 0.2), ("instance", 0.4), ("symmetric", 0.4), ("asymmetric", 0.3))
@@ -70,17 +70,17 @@ def run(job: BenchJob, out: Path, *, methods: str, seed: int, start: Sequence[st
     return BenchTable.from_document(json.loads(target.read_text(encoding="utf-8")))
 
 
-def report(found: dict[str, BenchTable]) -> str:
+def report(by_set: dict[str, BenchTable]) -> str:
     """Return all sets in one Markdown table."""
     headings = ("set", *HEADINGS, "ECE", "rate error")
     lines = [f"| {' | '.join(headings)} |", f"|---|---|{'---:|' * (len(headings) - 2)}"]
-    for name, table in found.items():
+    for name, table in by_set.items():
         for row in table.methods:
             extra = [_signed(row.ece, ""), _signed(row.noise_rate_error, "+")]
             words = f"{name}, {table.wrong / table.measured:.1%} wrong, seed {table.seed}"
             lines.append(f"| {' | '.join((words, *row.cells(), *extra))} |")
     lines += ["", "| mean over the sets | F1 | AP | seconds |", "|---|---:|---:|---:|"]
-    tables = list(found.values())
+    tables = list(by_set.values())
     for method in [row.method for row in tables[0].methods]:
         rows = [row for table in tables for row in table.methods if row.method == method]
         f1, ap = _mean([row.f1 or 0.0 for row in rows]), _mean([row.average_precision or 0.0 for row in rows])
@@ -114,7 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--methods", default=",".join(BENCH_METHODS))
+    parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--weights", default="none")
     parser.add_argument("--freeze", action="store_true")
@@ -126,8 +126,8 @@ def main() -> None:
     with ThreadPoolExecutor(chosen.processes) as pool:
         shared = {"methods": chosen.methods, "seed": chosen.seed, "start": start}
         tables = list(pool.map(lambda job: run(job, chosen.output, **shared), jobs))
-    found = {job.name: table for job, table in zip(jobs, tables, strict=True)}
-    table = origin(tables[0]) + report(found)
+    by_name = {job.name: table for job, table in zip(jobs, tables, strict=True)}
+    table = origin(tables[0]) + report(by_name)
     (chosen.output / f"table-seed{chosen.seed}.md").write_text(table, encoding="utf-8")
     print(table)
 

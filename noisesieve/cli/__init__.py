@@ -33,15 +33,6 @@ from noisesieve.cli.options import GroupedCommand
 from noisesieve.cli.terminal import say, say_error
 from noisesieve.core.errors import NoisesieveError, OutputError
 
-app = typer.Typer(
-    name="noisesieve",
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -49,7 +40,6 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def top(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
 ) -> None:
@@ -62,26 +52,38 @@ def top(
     """
 
 
-_COMMANDS: dict[Callable[..., None], str] = {
-    scan.scan: "Find the wrong labels of a dataset.",
-    review.review: "Write a page of the suspects, to look and decide.",
-    export.export: "Export rows to an annotation tool or a notebook.",
-    apply.apply: "Write a corrected dataset from decisions.",
-    explain.explain: "Explain the verdict of one row.",
-    retrain.retrain: "Train a model on the clean rows of a run.",
-    check.check: "Pass or fail a new batch, without training.",
-    waive.waive: "Record that labels were reviewed and are right.",
-    diff.diff: "Compare the suspects of two runs.",
-    doctor.doctor: "Check a dataset before a scan.",
-    cache.cache: "List or clear the cache.",
-    inject.inject: "Plant known label errors.",
-    evaluate.evaluate: "Measure precision and recall of a run.",
-    bench.bench: "Compare noisesieve with its peers on your data.",
+COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
+    "scan": (scan.scan, "Find the wrong labels of a dataset."),
+    "review": (review.review, "Write a page of the suspects, to look and decide."),
+    "export": (export.export, "Export rows to an annotation tool or a notebook."),
+    "apply": (apply.apply, "Write a corrected dataset from decisions."),
+    "explain": (explain.explain, "Explain the verdict of one row."),
+    "retrain": (retrain.retrain, "Train a model on the clean rows of a run."),
+    "check": (check.check, "Pass or fail a new batch, without training."),
+    "waive": (waive.waive, "Record that labels were reviewed and are right."),
+    "diff": (diff.diff, "Compare the suspects of two runs."),
+    "doctor": (doctor.doctor, "Check a dataset before a scan."),
+    "cache": (cache.cache, "List or clear the cache."),
+    "inject": (inject.inject, "Plant known label errors."),
+    "evaluate": (evaluate.evaluate, "Measure precision and recall of a run."),
+    "bench": (bench.bench, "Compare noisesieve with its peers on your data."),
 }
-for _command, _line in _COMMANDS.items():
-    app.command(_command.__name__, cls=GroupedCommand, short_help=_line, no_args_is_help=_command is not cache.cache)(
-        _command
+
+
+def build_app() -> typer.Typer:
+    """Return the command line with all commands of COMMANDS."""
+    app = typer.Typer(
+        name="noisesieve",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
+    app.callback()(top)
+    for name, (command, line) in COMMANDS.items():
+        app.command(name, cls=GroupedCommand, short_help=line, no_args_is_help=command is not cache.cache)(command)
+    return app
 
 
 def main() -> None:
@@ -109,7 +111,7 @@ def _run() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     os.environ["PYTHONSAFEPATH"] = "1"  # no process that is started imports from the working folder: it may be the data
     try:
-        command = get_command(app)
+        command = get_command(build_app())
         config.use_environment(command)
         command.main(prog_name="noisesieve")
     except NoisesieveError as error:

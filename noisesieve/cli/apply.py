@@ -11,7 +11,7 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, print_json, print_line, results
-from noisesieve.core.command_settings import ApplySettings
+from noisesieve.commands.settings import ApplySettings
 from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:
@@ -47,55 +47,55 @@ def apply(
     from noisesieve.commands.apply import apply as apply_decisions
 
     with running(quiet) as session:
-        found = apply_decisions(run, settings, session=session)
+        applied = apply_decisions(run, settings, session=session)
     with results():
         if as_json:
-            print_json(found.to_document())
+            print_json(applied.to_document())
         elif quiet:
-            print_line(found.output)
+            print_line(applied.output)
         else:
-            _show(found)
+            _show(applied)
 
 
-def _show(found: AppliedDecisions) -> None:
+def _show(applied: AppliedDecisions) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
     out = console(stderr=False)
     out.print(
         plain_text(
-            f"decided {found.decided:,}: changed {found.changed:,}, left out {found.left_out:,}, "
-            f"kept {found.decisions.get('keep', 0):,}; suspects still open: {found.open:,}",
+            f"decided {applied.decided:,}: changed {applied.changed:,}, left out {applied.left_out:,}, "
+            f"kept {applied.decisions.get('keep', 0):,}; suspects still open: {applied.open:,}",
             "bold",
         )
     )
-    if automatic := found.decisions.get("accept (automatic)"):
+    if automatic := applied.decisions.get("accept (automatic)"):
         out.print(plain_text(f"{automatic:,} of these were accepted by --accept-above, without review."))
-    if untouched := found.decisions.get("accept (untouched)"):
+    if untouched := applied.decisions.get("accept (untouched)"):
         out.print(plain_text(f"{untouched:,} of these are noisesieve's own tags, not edited: were they reviewed?"))
-    if found.undecided:
-        out.print(plain_text(f"Entries without a decision, which keep their label: {found.undecided:,}"))
-    if found.moves:
+    if applied.undecided:
+        out.print(plain_text(f"Entries without a decision, which keep their label: {applied.undecided:,}"))
+    if applied.moves:
         table = plain_table()
         for name in ("was", "is"):
             table.add_column(name, overflow="fold")
         table.add_column("rows", justify="right")
-        for move in found.moves[:MOVES_SHOWN]:
+        for move in applied.moves[:MOVES_SHOWN]:
             table.add_row(plain_text(move.old), plain_text(move.new), f"{move.count:,}")
         out.print()
         out.print(table)
-        if len(found.moves) > MOVES_SHOWN:
-            out.print(plain_text(f"and {len(found.moves) - MOVES_SHOWN:,} more in {found.summary}", "dim"))
+        if len(applied.moves) > MOVES_SHOWN:
+            out.print(plain_text(f"and {len(applied.moves) - MOVES_SHOWN:,} more in {applied.summary}", "dim"))
         out.print()
-    if found.earlier:
-        out.print(plain_text(f"{found.earlier:,} decisions that the run was scanned with are applied, too."))
-    if found.waived:
-        out.print(plain_text(f"{found.waived:,} kept labels have a waiver now: commit the file."))
-    for note in found.notes:
+    if applied.earlier:
+        out.print(plain_text(f"{applied.earlier:,} decisions that the run was scanned with are applied, too."))
+    if applied.waived:
+        out.print(plain_text(f"{applied.waived:,} kept labels have a waiver now: commit the file."))
+    for note in applied.notes:
         out.print(plain_text(note))
-    out.print(plain_text(f"{found.examples:,} rows in {found.output}"), soft_wrap=True)
-    out.print(plain_text(f"audit log: {found.audit}"), soft_wrap=True)
-    if found.kept_in is not None:
-        out.print(plain_text(f"decisions, which the next scan trusts: {found.kept_in}"), soft_wrap=True)
+    out.print(plain_text(f"{applied.examples:,} rows in {applied.output}"), soft_wrap=True)
+    out.print(plain_text(f"audit log: {applied.audit}"), soft_wrap=True)
+    if applied.kept_in is not None:
+        out.print(plain_text(f"decisions, which the next scan trusts: {applied.kept_in}"), soft_wrap=True)
     out.print(plain_text("Next:"))
-    command = shlex.join(["noisesieve", "scan", found.output, *found.scan])
+    command = shlex.join(["noisesieve", "scan", applied.output, *applied.scan])
     out.print(plain_text(f"  {command}"), soft_wrap=True)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, print_json, print_line, results
+from noisesieve.commands.measure_settings import BenchSettings, TestSettings
 from noisesieve.core.errors import OutputError, UsageError
-from noisesieve.core.measure_settings import BenchSettings, TestSettings
-from noisesieve.core.options import build_settings
-from noisesieve.core.settings import NETWORK, OUTPUT
+from noisesieve.core.options import NETWORK, OUTPUT, build_settings
 
 if TYPE_CHECKING:
     from noisesieve.commands.bench import AblationTable, BenchTable
@@ -77,25 +76,25 @@ def bench(
     from noisesieve.core.files import atomic_write, write_json
 
     with running(quiet, hint="A bench does not resume: nothing was written.") as session:
-        found: BenchTable | AblationTable
-        found = ablate(settings, test, session=session) if test else run_bench(settings, session=session)
+        table: BenchTable | AblationTable
+        table = ablate(settings, test, session=session) if test else run_bench(settings, session=session)
     with results():
         if as_json:
-            print_json(to_document(found))
+            print_json(to_document(table))
         elif not quiet:
-            _show(found)
-        elif isinstance(found, BenchTable):
-            for row in found.methods:
+            _show(table)
+        elif isinstance(table, BenchTable):
+            for row in table.methods:
                 print_line(f"{row.method} F1 {row.f1:.3f} AP {row.average_precision:.3f}")
         else:
-            for training in found.methods:
+            for training in table.methods:
                 print_line(f"{training.method} accuracy {training.accuracy:.3f}")
     if output is not None:
-        write_json(output, to_document(found))
+        write_json(output, to_document(table))
         session.note(f"Written to {output}.")
     if markdown is not None:
         with atomic_write(markdown) as file:
-            file.write(as_markdown(found).encode())
+            file.write(as_markdown(table).encode())
         session.note(f"Written to {markdown}.")
 
 
@@ -112,15 +111,15 @@ def _refuse_target(target: Path, data: Path) -> None:
         raise OutputError(f"{target}: {folder} is not writable.", "Choose another file.")
 
 
-def _show(found: BenchTable | AblationTable) -> None:
+def _show(measured: BenchTable | AblationTable) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
     out = console(stderr=False)
-    out.print(plain_text(found.headline, "bold"))
+    out.print(plain_text(measured.headline, "bold"))
     table = plain_table()
-    for name in found.headings:
+    for name in measured.headings:
         table.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
-    for row in found.methods:
+    for row in measured.methods:
         table.add_row(*row.cells())
     # Figures are never cut, even where the terminal is narrower than the table.
     out.print(table, width=max(out.width, 78), crop=False, no_wrap=True, overflow="ignore")

@@ -13,11 +13,10 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, print_json, print_line, results, say_command
-from noisesieve.core.command_settings import CheckSettings
+from noisesieve.commands.settings import CheckSettings
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import Document
-from noisesieve.core.options import build_settings
-from noisesieve.core.settings import GATE, OUTPUT
+from noisesieve.core.options import GATE, OUTPUT, build_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -164,7 +163,9 @@ def _show(out: Console, checked: CheckResult, result: GateResult) -> None:
     out.print(plain_text(result.headline, "bold green" if checked.passed else "bold red"))
     if unlikely := batch.flagged - batch.corrupted:
         count = f"{unlikely:,} more {'is' if unlikely == 1 else 'are'} flagged"
-        out.print(plain_text(f"{count}, but right with more than {1 - checked.least:.0%}: not counted.", "dim"))
+        out.print(
+            plain_text(f"{count}, but right with more than {1 - checked.min_probability:.0%}: not counted.", "dim")
+        )
     table = plain_table()
     for name in ("rule", "limit", "measured", ""):
         table.add_column(name, overflow="fold")

@@ -52,17 +52,17 @@ def read_files(command: Any, folders: Sequence[Path], wanted: Path | None = None
     here = Path.cwd().resolve()
     for path in files:
         table = ("tool", "noisesieve") if path.name == "pyproject.toml" else ()
-        found, file = _table(path, table, strict=wanted is not None), str(path)
-        if found and wanted is None and any(here.is_relative_to(folder.resolve()) for folder in folders):
+        values, file = _table(path, table, strict=wanted is not None), str(path)
+        if values and wanted is None and any(here.is_relative_to(folder.resolve()) for folder in folders):
             say(f"{path} is not read, since it is in the folder of the data. If it is yours: --config {path}")
             continue
-        shared = {key: value for key, value in found.items() if not isinstance(value, dict)}
-        for key, value in found.items():
+        shared = {key: value for key, value in values.items() if not isinstance(value, dict)}
+        for key, value in values.items():
             if isinstance(value, dict) and key not in commands:
                 raise UsageError(f"{file}: no command {key!r}.", f"Choose {', '.join(commands)}.")
         _refuse_unknown(file, shared, {flag for flags in common.values() for flag in flags}, table)
         for name, sub in commands.items():
-            specific = found.get(name, {})
+            specific = values.get(name, {})
             if not isinstance(specific, dict):
                 specific = {}  # an option with the name of a command, such as `cache`
             _refuse_unknown(file, specific, _options(sub), table)
@@ -116,14 +116,14 @@ def _table(file: Path, keys: tuple[str, ...], *, strict: bool) -> dict[str, Any]
     if not file.is_file():
         return {}
     try:
-        found: Any = tomllib.loads(read_regular(file, most=LONGEST).decode())
+        values: Any = tomllib.loads(read_regular(file, most=LONGEST).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         if keys and not strict:
             return {}  # a broken pyproject.toml may belong to another tool
         raise UsageError(f"{file}{_problem(error, file)}.", "Fix it, or remove it.") from error
     for key in keys:
-        found = found.get(key, {}) if isinstance(found, dict) else {}
-    return found if isinstance(found, dict) else {}
+        values = values.get(key, {}) if isinstance(values, dict) else {}
+    return values if isinstance(values, dict) else {}
 
 
 def _problem(error: Exception, file: Path) -> str:

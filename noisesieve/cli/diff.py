@@ -44,28 +44,28 @@ def diff(
     """
     from noisesieve.commands.diff import diff as compare_runs
 
-    found = compare_runs(before, after)
+    comparison = compare_runs(before, after)
     with results():
         if as_json:
-            print_json(found)
+            print_json(comparison)
         else:
-            _show(found, quiet=quiet)
+            _show(comparison, quiet=quiet)
 
 
-def _show(found: RunComparison, *, quiet: bool) -> None:
+def _show(comparison: RunComparison, *, quiet: bool) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
     out = console(stderr=False)
-    then, now = found.before, found.after
+    then, now = comparison.before, comparison.after
     out.print(
         plain_text(
             f"{then.suspects:,} suspects of {then.examples:,} before, {now.suspects:,} of {now.examples:,} "
-            f"after; {found.matched:,} rows matched, {found.relabelled:,} of them relabelled",
+            f"after; {comparison.matched:,} rows matched, {comparison.relabelled:,} of them relabelled",
             "bold",
         )
     )
     for kind, words in WORDS.items():
-        rows = found.suspects[kind]
+        rows = comparison.suspects[kind]
         out.print(plain_text(f"{len(rows):>7,}  {words}"))
         if not quiet and kind != "persistent":
             for row in rows[:LISTED]:
@@ -77,7 +77,7 @@ def _show(found: RunComparison, *, quiet: bool) -> None:
     table.add_column("class", overflow="fold")
     for name in ("before", "after"):
         table.add_column(name, justify="right")
-    for group in found.classes:
+    for group in comparison.classes:
         table.add_row(plain_text(group.label), _rate(group.before), _rate(group.after))
     out.print(table)
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, print_json, results
-from noisesieve.core.command_settings import DoctorSettings
+from noisesieve.commands.scan_settings import scan_settings
+from noisesieve.commands.settings import DoctorSettings
 from noisesieve.core.errors import InputError
-from noisesieve.core.settings import OUTPUT, scan_settings
+from noisesieve.core.options import OUTPUT
 
 if TYPE_CHECKING:
     from noisesieve.commands.doctor import Diagnosis
@@ -37,25 +38,25 @@ def doctor(
     from noisesieve.commands.doctor import diagnose
 
     with running(quiet) as session:
-        found = diagnose(settings, session=session)
+        diagnosis = diagnose(settings, session=session)
     with results():
         if as_json:
-            print_json(found)
+            print_json(diagnosis)
         else:
-            _show(found, quiet=quiet)
-    if strict and found.wrong:
-        kinds = ", ".join(finding.kind for finding in found.findings if finding.wrong)
+            _show(diagnosis, quiet=quiet)
+    if strict and diagnosis.wrong:
+        kinds = ", ".join(finding.kind for finding in diagnosis.findings if finding.wrong)
         raise InputError(f"{data}: {kinds} (--strict).", "Correct them, or leave --strict out.")
 
 
-def _show(found: Diagnosis, *, quiet: bool) -> None:
+def _show(diagnosis: Diagnosis, *, quiet: bool) -> None:
     from noisesieve.cli.scan import duration
     from noisesieve.cli.terminal import plain_text
 
     out = console(stderr=False)
-    head = f"{found.examples:,} images, {found.readable:,} readable, in {found.classes:,} classes"
-    out.print(plain_text(head if found.findings else f"{head}: no findings", "bold"))
-    for finding in found.findings:
+    head = f"{diagnosis.examples:,} images, {diagnosis.readable:,} readable, in {diagnosis.classes:,} classes"
+    out.print(plain_text(head if diagnosis.findings else f"{head}: no findings", "bold"))
+    for finding in diagnosis.findings:
         style = "yellow" if finding.wrong else ""
         out.print(plain_text(f"{'!' if finding.wrong else '·'} {finding.text}: {finding.count:,}", style))
         if not quiet:
@@ -63,11 +64,11 @@ def _show(found: Diagnosis, *, quiet: bool) -> None:
                 out.print(plain_text(f"    {example}"), soft_wrap=True)
             if finding.count > LISTED:
                 out.print(plain_text(f"    and {finding.count - LISTED:,} more", "dim"))
-    cost = found.estimate
+    cost = diagnosis.estimate
     if cost is not None and not quiet:
         out.print()
         out.print(plain_text("Plan of a scan on this machine:"))
-        out.print(plain_text(f"  {found.plan}"), soft_wrap=True)
+        out.print(plain_text(f"  {diagnosis.plan}"), soft_wrap=True)
         out.print(
             plain_text(
                 f"  at most about {duration(cost.seconds)}, {cost.memory_bytes / 2**20:,.0f} MiB of memory, "

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import RESUMES, running
 from noisesieve.cli.terminal import console, print_json, results
-from noisesieve.core.measure_settings import EvaluateSettings
+from noisesieve.commands.measure_settings import EvaluateSettings
 from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:
@@ -42,52 +42,52 @@ def evaluate(
     from noisesieve.commands.evaluate import evaluate as evaluate_run
 
     with running(quiet, hint=RESUMES) as session:
-        found = evaluate_run(run, settings, session=session)
+        evaluation = evaluate_run(run, settings, session=session)
     with results():
         if as_json:
-            print_json(found)
-        elif isinstance(found, Evaluation):
-            _show(console(stderr=False), found, quiet=quiet)
-        elif isinstance(found, PlantedEvaluation):
-            _show_planted(console(stderr=False), found, run, quiet=quiet)
+            print_json(evaluation)
+        elif isinstance(evaluation, Evaluation):
+            _show(console(stderr=False), evaluation, quiet=quiet)
+        elif isinstance(evaluation, PlantedEvaluation):
+            _show_planted(console(stderr=False), evaluation, run, quiet=quiet)
         else:
-            _show_decided(console(stderr=False), found, run, quiet=quiet)
+            _show_decided(console(stderr=False), evaluation, run, quiet=quiet)
 
 
-def _show(out: Console, found: Evaluation, *, quiet: bool) -> None:
+def _show(out: Console, evaluation: Evaluation, *, quiet: bool) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
-    rate, corrupted = found.noise_rate, found.corrupted
+    rate, corrupted = evaluation.noise_rate, evaluation.corrupted
     if quiet:
         line = f"precision {_number(corrupted.precision)} recall {_number(corrupted.recall)} "
-        out.print(plain_text(f"{line}F1 {_number(corrupted.f1)} AP {_number(found.average_precision)}"))
+        out.print(plain_text(f"{line}F1 {_number(corrupted.f1)} AP {_number(evaluation.average_precision)}"))
         return
     out.print(
         plain_text(
-            f"{found.wrong:,} of {found.measured:,} labels are wrong ({rate.true:.1%}); "
+            f"{evaluation.wrong:,} of {evaluation.measured:,} labels are wrong ({rate.true:.1%}); "
             f"{corrupted.flagged:,} are flagged, {corrupted.right:,} of these are wrong",
             "bold",
         )
     )
-    if found.without_truth:
-        out.print(plain_text(f"{found.without_truth:,} rows have no known label and are not counted."))
+    if evaluation.without_truth:
+        out.print(plain_text(f"{evaluation.without_truth:,} rows have no known label and are not counted."))
     table = plain_table()
     table.add_column("")
     for name in ("flagged", "precision", "recall", "F1"):
         table.add_column(name, justify="right")
     for name, row in (
         ("corrupted", corrupted),
-        ("clean (the paper's F)", found.clean),
-        ("corrupted, paper's ε", found.paper.corrupted),
-        ("clean, paper's ε", found.paper.clean),
+        ("clean (the paper's F)", evaluation.clean),
+        ("corrupted, paper's ε", evaluation.paper.corrupted),
+        ("clean, paper's ε", evaluation.paper.clean),
     ):
         table.add_row(name, f"{row.flagged:,}", *map(_number, (row.precision, row.recall, row.f1)))
     out.print(table)
     out.print()
-    hits, bars = found.suggestions, found.calibration
-    deep = ", ".join(f"{round(value * int(k)):,} of {int(k):,}" for k, value in found.precision_at.items())
+    hits, bars = evaluation.suggestions, evaluation.calibration
+    deep = ", ".join(f"{round(value * int(k)):,} of {int(k):,}" for k, value in evaluation.precision_at.items())
     lines = (
-        f"ranking:      average precision {_number(found.average_precision)}, AUC {_number(found.auc)}",
+        f"ranking:      average precision {_number(evaluation.average_precision)}, AUC {_number(evaluation.auc)}",
         f"top rows:     wrong labels in {deep}",
         f"suggestions:  right for {hits.right:,} of {hits.made:,} wrong labels that are flagged",
         f"probability:  calibration error {bars.ece:.3f}, Brier score {bars.brier:.3f}",
@@ -101,29 +101,29 @@ def _show(out: Console, found: Evaluation, *, quiet: bool) -> None:
     for name in ("given label", "of", "wrong", "flagged", "precision", "recall", "F1"):
         first = name == "given label"
         classes.add_column(name, justify="left" if first else "right", no_wrap=not first, overflow="fold")
-    for group in sorted(found.classes, key=lambda group: -group.wanted)[:CLASSES_SHOWN]:
+    for group in sorted(evaluation.classes, key=lambda group: -group.wanted)[:CLASSES_SHOWN]:
         counts = (f"{count:,}" for count in (group.of, group.wanted, group.flagged))
         classes.add_row(plain_text(group.label), *counts, *map(_number, (group.precision, group.recall, group.f1)))
-    if len(found.classes) > CLASSES_SHOWN:
-        classes.caption = f"and {len(found.classes) - CLASSES_SHOWN:,} more classes with --json"
+    if len(evaluation.classes) > CLASSES_SHOWN:
+        classes.caption = f"and {len(evaluation.classes) - CLASSES_SHOWN:,} more classes with --json"
     out.print(classes)
     out.print()
-    if found.picture:
-        out.print(plain_text(f"Chart: {found.picture}"), soft_wrap=True)
+    if evaluation.picture:
+        out.print(plain_text(f"Chart: {evaluation.picture}"), soft_wrap=True)
 
 
-def _show_planted(out: Console, found: PlantedEvaluation, run: Path, *, quiet: bool) -> None:
+def _show_planted(out: Console, evaluation: PlantedEvaluation, run: Path, *, quiet: bool) -> None:
     from noisesieve.cli.terminal import plain_text
 
     lines = [
-        f"{found.found:,} of {found.planted:,} planted flips are flagged: recall {found.recall:.3f} "
-        f"{_interval(found.recall_interval)}",
-        f"{found.newly_flagged:,} rows are flagged that were not before, planted ones among them: precision "
-        f"{_number(found.precision)} {_interval(found.precision_interval)}",
+        f"{evaluation.found:,} of {evaluation.planted:,} planted flips are flagged: recall {evaluation.recall:.3f} "
+        f"{_interval(evaluation.recall_interval)}",
+        f"{evaluation.newly_flagged:,} rows are flagged that were not before, planted ones among them: precision "
+        f"{_number(evaluation.precision)} {_interval(evaluation.precision_interval)}",
     ]
     if not quiet:
         lines += [
-            f"{found.suspects_found_again:,} of {found.suspects:,} suspects are flagged again.",
+            f"{evaluation.suspects_found_again:,} of {evaluation.suspects:,} suspects are flagged again.",
             "Both hold for flips like the planted ones. How many mistakes of people are found, and how many of the "
             f"suspects are wrong, only people can tell: noisesieve review {run} --probe 30",
         ]
@@ -131,10 +131,10 @@ def _show_planted(out: Console, found: PlantedEvaluation, run: Path, *, quiet: b
         out.print(plain_text(line))
 
 
-def _show_decided(out: Console, found: DecidedEvaluation, run: Path, *, quiet: bool) -> None:
+def _show_decided(out: Console, evaluation: DecidedEvaluation, run: Path, *, quiet: bool) -> None:
     from noisesieve.cli.terminal import plain_text
 
-    seen, rate = found.judgement, found.judgement.noise_rate
+    seen, rate = evaluation.judgement, evaluation.judgement.noise_rate
     which = "of the random sample" if seen.from_sample else "that were decided (not a random sample)"
     precision = seen.precision
     lines = [
@@ -150,8 +150,8 @@ def _show_decided(out: Console, found: DecidedEvaluation, run: Path, *, quiet: b
     elif not quiet:
         lines.append(f"Recall needs a random sample: noisesieve review {run} --probe 30")
     if not quiet:
-        change = f"{found.estimated_before:.1%} to {found.estimated_after:.1%}"
-        said = "corrected by these decisions" if found.updated else "--update would correct them"
+        change = f"{evaluation.estimated_before:.1%} to {evaluation.estimated_after:.1%}"
+        said = "corrected by these decisions" if evaluation.updated else "--update would correct them"
         lines.append(f"The run's probabilities: {said}; the estimated noise rate goes from {change}.")
     for line in lines:
         out.print(plain_text(line))

@@ -9,7 +9,7 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, print_json, results
-from noisesieve.core.command_settings import ExplainSettings
+from noisesieve.commands.settings import ExplainSettings
 from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:
@@ -41,15 +41,15 @@ def explain(
     from noisesieve.commands.explain import explain as explain_row
 
     with running(quiet) as session:
-        found = explain_row(run, name, settings, session=session)
+        explanation = explain_row(run, name, settings, session=session)
     with results():
         if as_json:
-            print_json(found.to_document())
+            print_json(explanation.to_document())
         else:
-            _show(found, quiet=quiet)
+            _show(explanation, quiet=quiet)
 
 
-def _show(found: Explanation, *, quiet: bool) -> None:
+def _show(explanation: Explanation, *, quiet: bool) -> None:
     from noisesieve.cli.terminal import plain_text
 
     out = console(stderr=False)
@@ -57,45 +57,45 @@ def _show(found: Explanation, *, quiet: bool) -> None:
     def say(text: str, style: str = "") -> None:
         out.print(plain_text(text, style), soft_wrap=True)
 
-    say(f"{found.id}: {found.verdict}", "bold")
-    scores = found.scores
+    say(f"{explanation.id}: {explanation.verdict}", "bold")
+    scores = explanation.scores
     if scores is None:
-        say(f"It was not scored: {found.status}")
+        say(f"It was not scored: {explanation.status}")
         return
-    say(sentence(found, scores))
+    say(sentence(explanation, scores))
     if quiet:
         return
     say("")
-    say(arithmetic(found, scores))
-    eps, beta = found.sieve_eps, found.beta
+    say(arithmetic(explanation, scores))
+    eps, beta = explanation.sieve_eps, explanation.beta
     say(f"  with l(j) = −ln(f[j] + {eps:g}): loss = l(given), CR = −{beta:g} Σ π[j] l(j), α = mean l + CR")
-    say(f"  with the paper's floor 1e-8: {scores.paper_verdict}; rank {scores.rank:,} of {found.of:,}")
+    say(f"  with the paper's floor 1e-8: {scores.paper_verdict}; rank {scores.rank:,} of {explanation.of:,}")
     say("")
-    for label, chance in found.top:
-        mark = "given" if label == found.label else "suggested" if label == scores.suggested_label else ""
+    for label, chance in explanation.top:
+        mark = "given" if label == explanation.label else "suggested" if label == scores.suggested_label else ""
         out.print(plain_text(f"  {chance:7.2%} {'█' * round(BAR * chance):<{BAR}} {label}  {mark}".rstrip()))
-    if found.label not in {label for label, _ in found.top}:
-        out.print(plain_text(f"  {scores.label_probability:7.2%} {'':<{BAR}} {found.label}  given"))
+    if explanation.label not in {label for label, _ in explanation.top}:
+        out.print(plain_text(f"  {scores.label_probability:7.2%} {'':<{BAR}} {explanation.label}  given"))
     say("")
-    _show_margin_history(found.margin_history, scores.flagged_epochs or 0.0)
-    for group in found.neighbours or []:
+    _show_margin_history(explanation.margin_history, scores.flagged_epochs or 0.0)
+    for group in explanation.neighbours or []:
         say(f"nearest clean {group.label!r}:" if group.examples else f"no clean image is labelled {group.label!r}")
         for example in group.examples:
             say(f"  {example.id}  (similarity {example.similarity:.3f})")
-    if found.file:
-        say(f"image: {found.file}")
+    if explanation.file:
+        say(f"image: {explanation.file}")
 
 
-def sentence(found: Explanation, scores: RowScores) -> str:
+def sentence(explanation: Explanation, scores: RowScores) -> str:
     """Return the verdict in one sentence."""
-    given, probability = found.label, scores.label_probability
+    given, probability = explanation.label, scores.label_probability
     wrong = scores.corruption_probability
-    if found.decided is not None:
-        return f"A person has decided: {found.decided}; the model gives the label {given!r} {probability:.1%}."
+    if explanation.decided is not None:
+        return f"A person has decided: {explanation.decided}; the model gives the label {given!r} {probability:.1%}."
     odds = f"wrong with probability {'>99.9%' if wrong > 0.999 else format(wrong, '.1%')}"
-    if found.too_few:
+    if explanation.too_few:
         odds = "there are too few labels to tell how probable it is that it is wrong"
-    if found.verdict == "corrupted":
+    if explanation.verdict == "corrupted":
         like = (
             f"it looks like {scores.suggested_label!r}" if scores.suggested_label else "no other class is more probable"
         )
@@ -114,12 +114,12 @@ def sentence(found: Explanation, scores: RowScores) -> str:
     )
 
 
-def arithmetic(found: Explanation, scores: RowScores) -> str:
+def arithmetic(explanation: Explanation, scores: RowScores) -> str:
     """Return the closed form as one line of numbers."""
     sign = "≥" if scores.margin >= 0 else "<"
     return (
         f"  loss {scores.loss:.3f} + CR {scores.regularizer:.3f} = {scores.regularized_loss:.3f} {sign} "
-        f"α {scores.threshold:.3f}: margin {scores.margin:+.3f}, {found.verdict}"
+        f"α {scores.threshold:.3f}: margin {scores.margin:+.3f}, {explanation.verdict}"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, print_json, print_line, results
-from noisesieve.core.command_settings import ExportSettings
+from noisesieve.commands.settings import ExportSettings
 from noisesieve.core.options import build_settings
 
 
@@ -26,17 +26,17 @@ def export(
     from noisesieve.commands.export import export as export_rows
 
     with running(quiet) as session:
-        found = export_rows(run, settings, session=session)
+        exported = export_rows(run, settings, session=session)
     with results():
         if as_json:
-            print_json(found)
+            print_json(exported)
         elif quiet:
-            print_line(found.output)
+            print_line(exported.output)
         else:
             from noisesieve.cli.terminal import plain_text
 
             out = console(stderr=False)
-            rows = "1 row" if found.rows == 1 else f"{found.rows:,} rows"
-            out.print(plain_text(f"{rows} written to {found.output}"), soft_wrap=True)
-            for note in found.notes:
+            rows = "1 row" if exported.rows == 1 else f"{exported.rows:,} rows"
+            out.print(plain_text(f"{rows} written to {exported.output}"), soft_wrap=True)
+            for note in exported.notes:
                 out.print(plain_text(f"  {note}"), soft_wrap=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, print_json, print_line, results
-from noisesieve.core.measure_settings import InjectSettings
+from noisesieve.commands.measure_settings import InjectSettings
 from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ def inject(
 
     with running(quiet) as session:
         planted, needed_root = run(settings, session=session)
-    found = _summarize(settings, planted, needed_root)
+    injected = _summarize(settings, planted, needed_root)
     with results():
         if as_json:
-            print_json(found)
+            print_json(injected)
         elif quiet:
             print_line(settings.output)
         else:
-            _show(found, planted)
+            _show(injected, planted)
 
 
 def _summarize(settings: InjectSettings, planted: PlantedNoise, root: Path | None) -> InjectedNoise:
@@ -103,20 +103,22 @@ def _summarize(settings: InjectSettings, planted: PlantedNoise, root: Path | Non
     )
 
 
-def _show(found: InjectedNoise, planted: PlantedNoise) -> None:
+def _show(injected: InjectedNoise, planted: PlantedNoise) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
 
     out = console(stderr=False)
-    out.print(plain_text(f"{found.flips:,} of {found.examples:,} labels flipped: {found.planted_rate:.2%}", "bold"))
-    if found.noise == "instance":
+    out.print(
+        plain_text(f"{injected.flips:,} of {injected.examples:,} labels flipped: {injected.planted_rate:.2%}", "bold")
+    )
+    if injected.noise == "instance":
         out.print(
             plain_text(
-                f"Each image has its own flip rate, normal around {found.rate:g} and truncated to [0, 1]: "
-                f"their mean is {found.expected_rate:.4f}, not {found.rate:g}."
+                f"Each image has its own flip rate, normal around {injected.rate:g} and truncated to [0, 1]: "
+                f"their mean is {injected.expected_rate:.4f}, not {injected.rate:g}."
             )
         )
-    if found.unreadable:
-        out.print(plain_text(f"{found.unreadable:,} images cannot be read and keep their label."))
+    if injected.unreadable:
+        out.print(plain_text(f"{injected.unreadable:,} images cannot be read and keep their label."))
     out.print()
     longest = max(12, *(len(name) for name in planted.classes))
     if longest + sum(max(len(name), 4) + 2 for name in planted.classes) <= out.width - 2:
@@ -132,13 +134,13 @@ def _show(found: InjectedNoise, planted: PlantedNoise) -> None:
         for heading in ("true", "given"):
             table.add_column(heading, overflow="fold")
         table.add_column("flips", justify="right")
-        for pair in found.confusions[:PAIRS]:
+        for pair in injected.confusions[:PAIRS]:
             table.add_row(plain_text(pair.true), plain_text(pair.given), f"{pair.count:,}")
-        if len(found.confusions) > PAIRS:
-            table.caption = f"and {len(found.confusions) - PAIRS:,} more pairs with --json"
+        if len(injected.confusions) > PAIRS:
+            table.caption = f"and {len(injected.confusions) - PAIRS:,} more pairs with --json"
     out.print(table)
     out.print()
-    out.print(plain_text(f"Written to {found.output}. Next:"))
-    out.print(plain_text(f"  {found.scan}"), soft_wrap=True)
+    out.print(plain_text(f"Written to {injected.output}. Next:"))
+    out.print(plain_text(f"  {injected.scan}"), soft_wrap=True)
     out.print(plain_text("and then `noisesieve evaluate` on its run folder. To compare with the peers:"))
-    out.print(plain_text(f"  {found.scan.replace(' scan ', ' bench ', 1)}"), soft_wrap=True)
+    out.print(plain_text(f"  {injected.scan.replace(' scan ', ' bench ', 1)}"), soft_wrap=True)

@@ -13,8 +13,18 @@ from typer.core import TyperArgument, TyperCommand
 
 from noisesieve.cli.config import folders_of_data, read_files
 from noisesieve.core.errors import UsageError
-from noisesieve.core.options import REQUIRED, Option, default_of, option_fields
-from noisesieve.core.settings import DATA, GATE, MACHINE, NETWORK, OUTPUT, TRAINING
+from noisesieve.core.options import (
+    DATA,
+    GATE,
+    MACHINE,
+    NETWORK,
+    OUTPUT,
+    REQUIRED,
+    TRAINING,
+    Option,
+    default_of,
+    option_fields,
+)
 
 Options = dict[str, object]  # the values of a command's options, by field
 GROUPS = (DATA, GATE, OUTPUT, NETWORK, TRAINING, MACHINE)  # in the order of --help
@@ -64,8 +74,8 @@ def with_options(kind: type, *, without: Collection[str] = ()) -> Callable[[Call
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "options"]
-        declared = {name: found for name, found in option_fields(kind).items() if name not in without}
-        parameters = [_parameter(kind, name, hint, found) for name, (hint, found) in declared.items()]
+        declared = {name: option for name, option in option_fields(kind).items() if name not in without}
+        parameters = [_parameter(kind, name, hint, option) for name, (hint, option) in declared.items()]
 
         def run(config: Path | None = None, **values: Any) -> None:  # `parse_args` has read the file
             options = {name: values.pop(name) for name in declared}
@@ -75,30 +85,33 @@ def with_options(kind: type, *, without: Collection[str] = ()) -> Callable[[Call
         named = inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Config)
         signature = inspect.Signature([*(p.replace(kind=p.KEYWORD_ONLY) for p in own), named, *parameters])
         setattr(run, "__signature__", signature)  # noqa: B010, what Typer reads
-        setattr(run, "shared_options", {name for name, (_, found) in declared.items() if found.shared})  # noqa: B010
+        setattr(run, "declared_options", {name: option for name, (_, option) in declared.items()})  # noqa: B010
+        setattr(run, "shared_options", {name for name, (_, option) in declared.items() if option.shared})  # noqa: B010
         return run
 
     return decorate
 
 
-def _parameter(kind: type, name: str, hint: Any, found: Option) -> inspect.Parameter:
+def _parameter(kind: type, name: str, hint: Any, declared: Option) -> inspect.Parameter:
     """Return the Typer parameter of one option."""
     default = default_of(kind, name)
     required = default is REQUIRED
-    annotation = _annotation(hint, found)
-    if found.parse is not None or isinstance(default, tuple):
+    annotation = _annotation(hint, declared)
+    if declared.parse is not None or isinstance(default, tuple):
         default = None  # parsed later; the settings have the default
-    shown = "" if required else found.shown or _shown(default)
-    flags = found.flags or (found.flag(name),)
+    shown = "" if required else declared.shown or _shown(default)
+    flags = declared.flags or (declared.flag(name),)
     if annotation is bool and not required and default is False and "/" not in flags[0]:
         flags = (flags[0],)
     info = typer.Option(
         *flags,
-        help=f"{found.help} [default: {shown}]" if shown else found.help,
+        help=f"{declared.help} [default: {shown}]" if shown else declared.help,
         show_default=False,
         show_envvar=False,
-        metavar="|".join(found.choices) or found.metavar or _metavar(annotation),
-        rich_help_panel=found.group or OTHER,
+        metavar=("" if callable(declared.choices) else "|".join(declared.choices))
+        or declared.metavar
+        or _metavar(annotation),
+        rich_help_panel=declared.group or OTHER,
     )
     value = inspect.Parameter.empty if required else default
     return inspect.Parameter(
@@ -106,10 +119,10 @@ def _parameter(kind: type, name: str, hint: Any, found: Option) -> inspect.Param
     )
 
 
-def _annotation(hint: Any, found: Option) -> Any:
+def _annotation(hint: Any, declared: Option) -> Any:
     if hint == tuple[Path, ...]:
         return list[str] | None
-    return str | None if found.parse is not None else hint
+    return str | None if declared.parse is not None else hint
 
 
 def _shown(default: object) -> str:
@@ -150,6 +163,10 @@ class GroupedCommand(TyperCommand):
                 record = str(parameter.metavar or parameter.name).strip("[].").upper(), parameter.help or ""
                 sections.setdefault("Arguments", []).append(record)
             elif (shown := parameter.get_help_record(ctx)) is not None:
+                declared = getattr(self.callback, "declared_options", {}).get(parameter.name)
+                if declared is not None and callable(declared.choices):
+                    every = f"{declared.help.rstrip('.')}: {', '.join(declared.allowed())}."
+                    shown = shown[0], shown[1].replace(declared.help, every)
                 sections.setdefault(getattr(parameter, "rich_help_panel", None) or OTHER, []).append(shown)
         for group in ("Arguments", *GROUPS, OTHER):
             if group in sections:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import RESUMES, running
 from noisesieve.cli.terminal import console, print_json, print_line, results
-from noisesieve.core.command_settings import RetrainSettings
+from noisesieve.commands.settings import RetrainSettings
 from noisesieve.core.options import build_settings, parse_seconds
 from noisesieve.core.progress import Session
 
@@ -34,33 +34,33 @@ def retrain(
     settings = build_settings(RetrainSettings, {"run": run, **o.with_more_decisions(options, more)})
     seconds = None if max_time is None else parse_seconds(max_time, "--max-time")
     with running(quiet, seconds=seconds, hint=RESUMES) as session:
-        found = run_retraining(settings, session, shown=not as_json, quiet=quiet)
-    if as_json and found:
+        summary = run_retraining(settings, session, shown=not as_json, quiet=quiet)
+    if as_json and summary:
         with results():
-            print_json(found.to_document())
+            print_json(summary.to_document())
 
 
 def run_retraining(settings: RetrainSettings, session: Session, *, shown: bool, quiet: bool) -> RetrainSummary | None:
     """Retrain, and print the result if `shown`. Returns None on ranks other than 0."""
     from noisesieve.commands.retrain import retrain as retrain_run
 
-    found = retrain_run(settings, session=session)
+    summary = retrain_run(settings, session=session)
     session.finish()
-    if found is None:
+    if summary is None:
         return None
     with results():
         if shown and quiet:
-            print_line(found.output)
+            print_line(summary.output)
         elif shown:
-            _show(found)
-    return found
+            _show(summary)
+    return summary
 
 
-def _show(found: RetrainSummary) -> None:
+def _show(summary: RetrainSummary) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
     from noisesieve.commands.retrain import MODELS
 
-    out, rows, scored = console(stderr=False), found.rows, found.accuracy
+    out, rows, scored = console(stderr=False), summary.rows, summary.accuracy
     head = f"Trained on {rows.clean:,} labelled and {rows.corrupted:,} unlabelled images"
     counts = (("waived", rows.waived), ("decided", rows.decided), ("relabelled", rows.relabelled))
     parts = [f"{count:,} {name}" for name, count in (*counts, ("left out", rows.left_out)) if count]
@@ -78,7 +78,7 @@ def _show(found: RetrainSummary) -> None:
         for row in scored.classes:
             table.add_row(plain_text(f"  {row.label}"), *(f"{row.accuracy[name]:.3f}" for name in kinds))
         out.print(table)
-    folder = Path(found.output)
+    folder = Path(summary.output)
     names = ", ".join(sorted(file.name for file in folder.iterdir() if file.is_file() and file.name[0] != "."))
     out.print(plain_text(f"Written to {folder}: {names}"), soft_wrap=True)
     out.print(plain_text("Check new batches with it:"))

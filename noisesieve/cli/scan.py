@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import RESUMES, running
 from noisesieve.cli.terminal import console, print_json, print_line, results
-from noisesieve.core.command_settings import RetrainOptions, RetrainSettings
+from noisesieve.commands.scan_settings import ScanSettings, scan_settings
+from noisesieve.commands.settings import RetrainSettings
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.options import parse_seconds
+from noisesieve.core.options import OUTPUT, parse_seconds
 from noisesieve.core.progress import Session
-from noisesieve.core.settings import OUTPUT, ScanSettings, scan_settings
+from noisesieve.retrain.settings import RetrainOptions
 
 if TYPE_CHECKING:
     from noisesieve.commands.scan import Report
@@ -55,7 +56,7 @@ def scan(
             _dry_run(settings, session, as_json=as_json)
             return
         report = _scan(settings, session, shown=not as_json, quiet=quiet)
-        found = None
+        retrained = None
         if retrain:
             from noisesieve.cli.retrain import run_retraining
 
@@ -66,14 +67,14 @@ def scan(
                 pixels=settings.pixels,
                 force=settings.force,
             )
-            found = run_retraining(again, session, shown=not as_json, quiet=quiet)
+            retrained = run_retraining(again, session, shown=not as_json, quiet=quiet)
     if report is None:
         return
     summary = report.summary
     if as_json:
         document = {"run": str(report.path.parent), "report": str(report.path), "summary": summary.to_document()}
         with results():
-            print_json(document if found is None else {**document, "retrain": found.to_document()})
+            print_json(document if retrained is None else {**document, "retrain": retrained.to_document()})
     if strict and (unreadable := summary.unreadable):
         raise InputError(f"Not every image can be read: {unreadable:,} cannot (--strict).", "The report names them.")
 
@@ -101,20 +102,20 @@ def _scan(settings: ScanSettings, session: Session, *, shown: bool, quiet: bool)
 def _dry_run(settings: ScanSettings, session: Session, *, as_json: bool) -> None:
     from noisesieve.commands.dry_run import dry_run
 
-    found = dry_run(settings, session=session)
+    plan = dry_run(settings, session=session)
     session.finish()
     if as_json:
-        print_json(found.to_document())
+        print_json(plan.to_document())
         return
-    cost = found.estimate
-    print_line(f"{found.examples:,} images in {found.classes:,} classes")
-    print_line(found.plan)
+    cost = plan.estimate
+    print_line(f"{plan.examples:,} images in {plan.classes:,} classes")
+    print_line(plan.plan)
     print_line(
         f"at most about {duration(cost.seconds)} at {cost.images_per_second:,.0f} images/s, "
         f"{cost.memory_bytes / 2**20:,.0f} MiB of memory, {cost.cache_bytes / 2**20:,.0f} MiB of pixels"
-        + (", streamed" if found.streamed else " in the cache")
+        + (", streamed" if plan.streamed else " in the cache")
     )
-    print_line(f"run folder: {found.output}")
+    print_line(f"run folder: {plan.output}")
 
 
 def duration(seconds: float) -> str:

@@ -9,13 +9,8 @@ from rich.console import Console
 from rich.table import Table
 
 from noisesieve.cli.terminal import plain_table, plain_text
-from noisesieve.core.summary import ClassFlagged, Confusion, Groups, Summary, TopSuspect
-from noisesieve.core.words import (
-    budget_sentence,
-    flagged_sentence,
-    noise_rate_sentence,
-    nothing_flagged_sentence,
-)
+from noisesieve.report.headline import budget_sentence, flagged_sentence, noise_rate_sentence, nothing_flagged_sentence
+from noisesieve.report.summary import ClassFlagged, Confusion, Groups, Summary, TopSuspect
 
 CLASSES_SHOWN = 20
 CONFUSIONS_SHOWN = 5

@@ -11,47 +11,47 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from noisesieve import __version__, pixels, sources
+from noisesieve import __version__
 from noisesieve.bench.figures import AblationFigures, AblationTable, this_machine
 from noisesieve.bench.methods import Comparison, TrainingResult
 from noisesieve.commands._dataset import Dataset, decode_dataset
-from noisesieve.commands._test_set import decode_test_set, inspect_test_set
+from noisesieve.commands._test_set import decode_test_set, read_test_set
 from noisesieve.commands.bench import join_one_process
-from noisesieve.core.command_settings import RetrainOptions
+from noisesieve.commands.measure_settings import BenchSettings
 from noisesieve.core.errors import TrainingError, UsageError
-from noisesieve.core.measure_settings import BenchSettings
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import NetworkRecipe
 from noisesieve.core.records import Bools
-from noisesieve.core.settings import SourceSettings, TrainingOptions
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.describe import describe
 from noisesieve.learn.losses import ENTROPY
+from noisesieve.learn.recipes import NetworkRecipe
 from noisesieve.learn.score import predict
+from noisesieve.learn.settings import TrainingOptions
 from noisesieve.learn.state import TrainingState
 from noisesieve.learn.training_data import TrainingData
+from noisesieve.pixels.decoder import Decoder
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
 from noisesieve.retrain.loop import RetrainLoop
 from noisesieve.retrain.retrain_plan import plan_retraining
+from noisesieve.retrain.settings import RetrainOptions
 from noisesieve.sieve.decide import decide
+from noisesieve.sources.registry import read_index
+from noisesieve.sources.settings import SourceSettings
 
 
 def ablate(settings: BenchSettings, test: SourceSettings, *, session: Session | None = None) -> AblationTable:
     """Run five trainings on the same rows and measure each on the test set."""
     scan = settings.scan
     joined = join_one_process(scan, session)
-    index = sources.read(scan.source)
-    with tempfile.TemporaryDirectory() as scratch:
-        file_facts = pixels.inspect_files(index, scan.pixels, joined)
-        dataset = decode_dataset(index, file_facts, scan, joined, scratch=Path(scratch))
+    index = read_index(scan.source)
+    with tempfile.TemporaryDirectory() as scratch, Decoder(scan.pixels, joined) as decoder:
+        dataset = decode_dataset(index, scan, decoder, joined, scratch=Path(scratch))
         if dataset.recipe.frozen:
             raise UsageError("--ablation trains whole networks.", "Pass --weights none.")
         joined.note(f"{scan.training.preset}: {describe(dataset.recipe, joined.processes)}")
-        rows_of_test = inspect_test_set(test, dataset.classes, scan.pixels, joined)
         size = dataset.recipe.image_size
-        test_set = decode_test_set(
-            rows_of_test, dataset.classes, size, scan.pixels, joined, scratch=Path(scratch) / "test"
-        )
+        rows_of_test = read_test_set(test, dataset.classes, size, decoder, joined)
+        test_set = decode_test_set(rows_of_test, dataset.classes, size, decoder, joined, scratch=Path(scratch) / "test")
         training_data = TrainingData(
             pixels=dataset.decoded.pixels,
             labels=torch.from_numpy(dataset.codes),
@@ -124,8 +124,8 @@ def _with_consistency(
     """Train as `retrain` would after that scan. `--epochs` shortens it too."""
     state = training.state
     assert state is not None
-    division = training.scores.division
-    clean = _clean(training, dataset) if division is None else division
+    early = training.scores.early_clean
+    clean = _clean(training, dataset) if early is None else early
     training_data, start = comparison.training_data, time.monotonic()
     if not clean.any():
         raise TrainingError("No row passed the sieve: there is nothing to train on.", "Lengthen --warmup-epochs.")

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from noisesieve.core.command_settings import ApplySettings
-from noisesieve.core.decision_marks import DECIDED_COLUMN, RowChange
-from noisesieve.core.records import Index
-from noisesieve.core.settings import SourceSettings
-from noisesieve.report import Report, RunFolder
-from noisesieve.sources.rewrite_table import rewrite_table
+from noisesieve.commands.settings import ApplySettings
+from noisesieve.core.records import DECIDED_COLUMN, Index
+from noisesieve.decisions.marks import DecisionMark
+from noisesieve.report.report import Report
+from noisesieve.report.run import RunFolder
+from noisesieve.sources.rewrite_table import REWRITERS, RowChange, rewrite_table
+from noisesieve.sources.settings import SourceSettings
 from noisesieve.sources.write_folder import write_folder
 from noisesieve.sources.write_table import fill_table
 
@@ -24,7 +25,8 @@ def kept_decisions(whole: Index, report: Report, changes: dict[int, RowChange]) 
     hashes = dict(zip(report.table["id"].to_pylist(), report.table["sha256"].to_pylist(), strict=True))
     for row, change in sorted(changes.items()):
         if change.label is not None and change.mark is not None:
-            name, mark = whole.ids[row], change.mark
+            name, mark = whole.ids[row], DecisionMark.from_text(change.mark)
+            assert mark is not None  # `apply` made the text
             cells = (name, hashes[name], change.label, mark.decision, change.label, mark.by, mark.at, "yes")
             yield dict(zip(DECISION_COLUMNS, cells, strict=True))
 
@@ -34,7 +36,7 @@ def write_dataset(
 ) -> tuple[Path | None, list[str]]:
     """Write the dataset with these changes. Returns the --root that it must be read with, or None, and notes."""
     out = settings.output
-    if whole.kind != "folder":
+    if whole.kind in REWRITERS:
         with target.open("xb") as file:
             rewrite_table(whole, source, changes, file)
         embedded = whole.locate(0).column is not None
@@ -42,21 +44,21 @@ def write_dataset(
         return (None if embedded or same else whole.root), []
     left_out = {row for row, change in changes.items() if change.label is None}
     kept = np.array([row for row in range(len(whole)) if row not in left_out], dtype=np.int64)
-    found = [changes.get(row) for row in kept.tolist()]
+    kept_changes = [changes.get(row) for row in kept.tolist()]
     labels = [
         whole.labels[row] if change is None else str(change.label)
-        for row, change in zip(kept.tolist(), found, strict=True)
+        for row, change in zip(kept.tolist(), kept_changes, strict=True)
     ]
     if settings.tree is None:
         with target.open("xb") as file:
-            return fill_table(whole.take(kept), source, out, file, labels=labels, marks=_marks(found)), []
+            return fill_table(whole.take(kept), source, out, file, labels=labels, marks=_marks(kept_changes)), []
     target.mkdir()
     return None, write_folder(whole.take(kept), labels, target, link=settings.tree == "link")
 
 
 def _marks(changes: list[RowChange | None]) -> dict[str, list[str]]:
     """Return the column of a new table that marks decided rows; none if there are no marks."""
-    cells = ["" if change is None or change.mark is None else change.mark.to_text() for change in changes]
+    cells = ["" if change is None or change.mark is None else change.mark for change in changes]
     return {DECIDED_COLUMN: cells} if any(cells) else {}
 
 

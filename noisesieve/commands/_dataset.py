@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from noisesieve import __version__, pixels
+from noisesieve import __version__
 from noisesieve.commands._identity import identity_of_run, location_of_data, own_weights
 from noisesieve.commands._own_vectors import OwnVectors
-from noisesieve.core.decision_marks import Decided
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
 from noisesieve.core.records import Bools, FileFacts, Index, Ints
-from noisesieve.core.settings import ScanSettings
 from noisesieve.core.text import natural_key
 from noisesieve.decisions.match import find_decisions
 from noisesieve.learn.cost import estimate, weight_bytes
@@ -27,11 +26,15 @@ from noisesieve.learn.frozen.features import feature_bytes
 from noisesieve.learn.networks.backbones import BACKBONES
 from noisesieve.learn.networks.pretrained import require_fitting, require_readable, weights_file, with_weights_hash
 from noisesieve.learn.networks.timm_net import is_timm, require_known
-from noisesieve.learn.plan import backbone_of, choose_weights, fit_beta, image_size, plan, plan_beside
-from noisesieve.report import RunFolder, RunRecord, class_codes
+from noisesieve.learn.plan import backbone_of, choose_weights, fit_beta, image_size, plan, plan_compared_heads
+from noisesieve.learn.recipes import HeadRecipe, Recipe, recipe_to_document
+from noisesieve.pixels.decoded import Decoded
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.pixels.stream import NoPixels
+from noisesieve.report.build_table import Decided, class_codes
+from noisesieve.report.run import RunFolder, RunRecord
 
 UNREADABLE_SHOWN = 20
-HEADERS = 64  # headers from which the training size is guessed
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,12 @@ class Dataset:
     """The readable rows of a dataset, decoded, with the recipe to train on them."""
 
     index: Index
-    decoded: pixels.Decoded
+    decoded: Decoded
     classes: list[str]  # those that occur in readable rows, in natural order
     codes: Ints  # (N,) labels of the readable rows to learn from, as positions in `classes`
     recipe: Recipe
     weights: Path | None  # file of the initial weights
-    beside: HeadRecipe | None = None  # heads that are scored beside the network
+    compared_heads: HeadRecipe | None = None  # heads that a network is compared with
     decided: Decided = field(default_factory=dict)
     vectors: OwnVectors | None = None  # what rows have instead of pixels
 
@@ -52,9 +55,9 @@ class Dataset:
     def trusted(self) -> Bools:
         """(N,) True for readable rows whose label is known to be right: marked in the table, or decided by a person."""
         trusted = self.index.trusted
-        found = np.zeros(len(self.codes), dtype=np.bool_) if trusted is None else trusted[self.decoded.rows]
+        marked = np.zeros(len(self.codes), dtype=np.bool_) if trusted is None else trusted[self.decoded.rows]
         labelled = [row for row, decided in self.decided.items() if decided.label is not None]
-        return found | np.isin(self.decoded.rows, labelled)
+        return marked | np.isin(self.decoded.rows, labelled)
 
     @property
     def never_suspects(self) -> Bools:
@@ -73,7 +76,7 @@ class _Plan:
 
     recipe: Recipe  # with the hash of its weights
     weights: Path | None  # their file
-    beside: HeadRecipe | None  # heads that are scored beside a network
+    compared_heads: HeadRecipe | None  # heads that a network is compared with
 
 
 def validate_settings(settings: ScanSettings) -> None:
@@ -93,28 +96,28 @@ def validate_settings(settings: ScanSettings) -> None:
 
 
 def prepare(
-    index: Index, settings: ScanSettings, run: RunFolder, session: TrainingSession
+    index: Index, settings: ScanSettings, run: RunFolder, decoder: Decoder, session: TrainingSession
 ) -> tuple[Dataset, RunRecord] | None:
     """Return the rows, decoded, with the recipe to train on them, and the record of the run that begins here.
 
     None: this run is finished already. Another run in the folder is refused.
     """
     vectors = OwnVectors.read(settings, index, session)
-    ahead = None
     if vectors is not None:
         file_facts, planned = vectors.file_facts(), _Plan(vectors.recipe(settings), None, None)
     else:
         again = run.is_finished() and not settings.force  # most likely the same run: then no pixels are needed
-        ahead = None if again else _guess_size(index, settings, session)
-        reading = session.without_time_limit() if again else session
-        file_facts = pixels.inspect_files(index, settings.pixels, reading, ahead=ahead)
+        if again:
+            file_facts = decoder.inspect(index, session=session.without_time_limit())
+        else:
+            file_facts = decoder.read(index, _size_of(settings, session))
         planned = _plan(index, file_facts, settings, session)
     identity = identity_of_run(
         settings,
         index,
         file_facts,
         planned.recipe,
-        beside=planned.beside,
+        compared_heads=planned.compared_heads,
         vectors=vectors,
         device=session.device.type,
     )
@@ -127,8 +130,8 @@ def prepare(
         dataset = _with_vectors(index, vectors, planned.recipe, file_facts, decided)
     else:
         scratch = run.checkpoints / "pixels"
-        dataset = decode_dataset(
-            index, file_facts, settings, session, scratch=scratch, ahead=ahead, planned=planned, decided=decided
+        dataset = _decode(
+            index, file_facts, settings, decoder, session, scratch=scratch, planned=planned, decided=decided
         )
         run.require_free_space(_bytes_needed(dataset, settings))
     _say_what_follows(dataset, settings, session)
@@ -142,57 +145,55 @@ def prepare(
     return dataset, record
 
 
+def decode_dataset(
+    index: Index, settings: ScanSettings, decoder: Decoder, session: TrainingSession, *, scratch: Path
+) -> Dataset:
+    """Return the rows, decoded, with the recipe to train on them, for a training that is no run."""
+    file_facts = decoder.read(index, _size_of(settings, session))
+    planned = _plan(index, file_facts, settings, session)
+    return _decode(index, file_facts, settings, decoder, session, scratch=scratch, planned=planned, decided={})
+
+
+def _size_of(settings: ScanSettings, session: TrainingSession) -> Callable[[Ints], int]:
+    return lambda sides: image_size(settings.training, longest_sides=sides, device=session.device.type)
+
+
 def _plan(index: Index, file_facts: FileFacts, settings: ScanSettings, session: TrainingSession) -> _Plan:
     """Plan the training of the readable rows."""
     labels = [label for label, ok in zip(index.labels, file_facts.readable.tolist(), strict=True) if ok]
     rows, classes, device = len(labels), len(set(labels)), session.device.type
-    sides, options = longest_sides(file_facts), settings.training
+    sides, options = file_facts.longest_sides, settings.training
     recipe = plan(options, rows=rows, classes=classes, longest_sides=sides, device=device)
     weights, _ = choose_weights(options, device=device)
     file = weights_file(weights, recipe.backbone)
-    beside = plan_beside(options, rows=rows, classes=classes, longest_sides=sides, device=device)
-    if beside is not None:
-        beside = with_weights_hash(beside, weights_file(beside.weights, beside.backbone))
-    return _Plan(with_weights_hash(recipe, file), file, beside)
+    heads = plan_compared_heads(options, rows=rows, classes=classes, longest_sides=sides, device=device)
+    if heads is not None:
+        heads = with_weights_hash(heads, weights_file(heads.weights, heads.backbone))
+    return _Plan(with_weights_hash(recipe, file), file, heads)
 
 
-def _guess_size(index: Index, settings: ScanSettings, session: TrainingSession) -> pixels.Ahead:
-    """Guess the training size from a few headers, so that images are decoded while all files are read and hashed."""
-    if settings.training.image_size is not None:
-        return pixels.Ahead(settings.training.image_size)
-    count = min(len(index), HEADERS)
-    rows = np.unique(np.linspace(0, len(index) - 1, count).round().astype(np.int64))
-    sample = pixels.inspect_files(index, settings.pixels, Session(stop=session.stop), rows=rows)
-    sides = longest_sides(sample)
-    return pixels.Ahead(image_size(settings.training, longest_sides=sides, device=session.device.type))
-
-
-def decode_dataset(
+def _decode(
     index: Index,
     file_facts: FileFacts,
     settings: ScanSettings,
+    decoder: Decoder,
     session: TrainingSession,
     *,
     scratch: Path,
-    ahead: pixels.Ahead | None = None,
-    planned: _Plan | None = None,
-    decided: Decided | None = None,
+    planned: _Plan,
+    decided: Decided,
 ) -> Dataset:
-    """Decode every image at the size of its recipe.
+    """Decode every image at the size of the recipe.
 
     The recipe is planned from the readable images: if decoding finds further unreadable ones, it is planned again.
     """
-    planned, decided = planned or _plan(index, file_facts, settings, session), decided or {}
-    readable = int(file_facts.readable.sum())
-    while True:
-        size = planned.recipe.image_size
-        decoded = pixels.decode(index, file_facts, settings.pixels, session, size=size, scratch=scratch, ahead=ahead)
-        if len(decoded.rows) == readable:
-            break
-        readable = len(decoded.rows)
+    size = planned.recipe.image_size
+    decoded = decoder.decode(index, file_facts, size=size, scratch=scratch)
+    if len(decoded.rows) < file_facts.readable.sum():
         planned = _plan(index, decoded.file_facts, settings, session)
-        if planned.recipe.image_size == size:
-            break
+        if planned.recipe.image_size != size:
+            size = planned.recipe.image_size
+            decoded = decoder.decode(index, decoded.file_facts, size=size, scratch=scratch)
     warn_of_unreadable(index, decoded.file_facts, session)
     labels = [index.labels[i] for i in decoded.rows.tolist()]
     classes = sorted(set(labels), key=natural_key)
@@ -210,7 +211,7 @@ def decode_dataset(
     fitted, said = fit_beta(planned.recipe, np.bincount(codes, minlength=len(classes)), classes)
     if said is not None:
         (session.note if fitted != planned.recipe else session.warn)(said)
-    return Dataset(index, decoded, classes, codes, fitted, planned.weights, planned.beside, decided)
+    return Dataset(index, decoded, classes, codes, fitted, planned.weights, planned.compared_heads, decided)
 
 
 def _with_vectors(
@@ -220,14 +221,14 @@ def _with_vectors(
     if len(vectors.classes) < 2:
         raise InputError("A scan needs at least two classes.")
     rows = np.arange(len(index), dtype=np.int64)
-    decoded = pixels.Decoded(file_facts, rows, pixels.NoPixels(len(index)), reused=True)
+    decoded = Decoded(file_facts, rows, NoPixels(len(index)), reused=True)
     codes = _codes_to_learn(index, rows, vectors.classes, decided)
     return Dataset(index, decoded, vectors.classes, codes, recipe, None, None, decided, vectors)
 
 
 def _codes_to_learn(index: Index, rows: Ints, classes: list[str], decided: Decided) -> Ints:
     """Return the labels of some rows as positions in `classes`, with what people decided in place of the given ones."""
-    learnt = {row: found.label for row, found in decided.items() if found.label in classes}
+    learnt = {row: decision.label for row, decision in decided.items() if decision.label in classes}
     return class_codes([learnt.get(row) or index.labels[row] for row in rows.tolist()], classes)
 
 
@@ -236,7 +237,7 @@ def _say_what_follows(dataset: Dataset, settings: ScanSettings, session: Trainin
     recipe, options = dataset.recipe, settings.training
     if not recipe.epochs:
         return  # predictions: nothing is trained
-    session.note(introduce(recipe, options, beside=dataset.beside))
+    session.note(introduce(recipe, options, compared_heads=dataset.compared_heads))
     session.note(f"{options.preset}: {describe(recipe, session.processes)}")
     if is_timm(recipe.backbone):
         rows, classes = len(dataset.codes), len(dataset.classes)
@@ -246,11 +247,6 @@ def _say_what_follows(dataset: Dataset, settings: ScanSettings, session: Trainin
             f"about {cost.seconds / 60:,.1f} min, unless its features are in the cache. A smaller --image-size is "
             "faster."
         )
-
-
-def longest_sides(file_facts: FileFacts) -> Ints:
-    """Return the longer side of every readable image."""
-    return np.maximum(file_facts.width, file_facts.height)[file_facts.readable]
 
 
 def warn_of_unreadable(index: Index, file_facts: FileFacts, session: Session) -> None:

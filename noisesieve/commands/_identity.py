@@ -5,16 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from noisesieve.commands._own_vectors import OwnVectors
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.errors import InputError
 from noisesieve.core.files import digest, sha256_of
-from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
 from noisesieve.core.records import FileFacts, Index
-from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.networks.backbones import LITE
 from noisesieve.learn.networks.pretrained import IMAGENET, NONE
 from noisesieve.learn.networks.timm_net import is_timm
-from noisesieve.report import fingerprint
-from noisesieve.report.run import Identity
+from noisesieve.learn.recipes import HeadRecipe, Recipe, recipe_to_document
+from noisesieve.report.run import Identity, fingerprint
 
 ARRAY = ".array-"  # starts the name of a file that Python's `scan` makes of an array, and removes
 
@@ -25,7 +24,7 @@ def identity_of_run(
     file_facts: FileFacts,
     recipe: Recipe,
     *,
-    beside: HeadRecipe | None,
+    compared_heads: HeadRecipe | None,
     vectors: OwnVectors | None,
     device: str,
 ) -> Identity:
@@ -40,7 +39,7 @@ def identity_of_run(
         "fingerprint": fingerprint(index, file_facts),
     }
     if vectors is None:
-        identity["beside"] = None if beside is None else recipe_to_document(beside)
+        identity["compared_heads"] = None if compared_heads is None else recipe_to_document(compared_heads)
     else:  # the classes in the order of the columns
         columns = list(settings.classes)
         identity["vectors"] = {"kind": vectors.kind, "sha256": vectors.content(), "classes": columns}

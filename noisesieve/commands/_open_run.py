@@ -9,22 +9,21 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from noisesieve import decisions, sources
 from noisesieve.commands._own_vectors import kind_of_vectors
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.files import write_json
 from noisesieve.core.records import ImageLocation, Index, Recalibration
-from noisesieve.core.settings import (
-    NOT_MOVED,
-    MovedData,
-    PixelSettings,
-    ScanSettings,
-    SourceSettings,
-    TrainingOptions,
-)
 from noisesieve.core.text import unescape_name
-from noisesieve.report import Report, RunFolder, RunRecord, summarize, write_table
-from noisesieve.report.run import FILES
+from noisesieve.decisions.read import read_decisions
+from noisesieve.decisions.resolve import Outcome, resolve
+from noisesieve.learn.settings import TrainingOptions
+from noisesieve.pixels.settings import PixelSettings
+from noisesieve.report.report import Report, write_table
+from noisesieve.report.run import FILES, RunFolder, RunRecord
+from noisesieve.report.summarize import summarize
+from noisesieve.sources.registry import read_index
+from noisesieve.sources.settings import NOT_MOVED, MovedData, SourceSettings
 from noisesieve.sources.table import refuse_paths_outside
 
 
@@ -46,7 +45,7 @@ def settings_of_run(report: Report, moved: MovedData = NOT_MOVED) -> ScanSetting
         raise StateError(f"{folder / 'run.json'}: vectors of an image folder.", "Scan again with --force.")
     own = {name: Path(location[name]) for name in ("weights", "cache") if name in location and known.own}
     try:
-        options = TrainingOptions(**known.identity["wishes"])
+        options = TrainingOptions(**known.identity["training"])
         if "weights" in own:
             options = replace(options, weights=str(own["weights"]))
         return ScanSettings(
@@ -100,7 +99,7 @@ def shows_images(report: Report, moved: MovedData = NOT_MOVED) -> bool:
 
 def read_outcomes(
     report: Report, files: Sequence[Path], *, new_classes: bool, root: Path | None = None
-) -> tuple[dict[int, decisions.Outcome], int]:
+) -> tuple[dict[int, Outcome], int]:
     """Return what people decided on a run's rows, from their files, and how many entries are not decided.
 
     One reader and one rule for `apply`, `evaluate`, `waive` and `retrain`: rows are named by id, by path, or by a path
@@ -111,10 +110,10 @@ def read_outcomes(
         location = (known.location if known is not None else None) or {}
         path = Path(location.get("path", report.path.parent))
         root = Path(location["root"]) if "root" in location else path if path.is_dir() else path.parent
-    found = [decisions.read_decisions(file) for file in files]
-    entries = [entry for file in found for entry in file.decisions]
-    outcomes, unchanged = decisions.resolve(report, entries, root=root, new_classes=new_classes)
-    return outcomes, unchanged + sum(file.undecided for file in found)
+    decision_files = [read_decisions(file) for file in files]
+    entries = [entry for file in decision_files for entry in file.decisions]
+    outcomes, unchanged = resolve(report, entries, root=root, new_classes=new_classes)
+    return outcomes, unchanged + sum(file.undecided for file in decision_files)
 
 
 def rewrite_run(
@@ -146,9 +145,13 @@ def pixel_settings_of_run(report: Report) -> PixelSettings:
         return PixelSettings()
     cache = (known.location or {}).get("cache") if known.own else None
     try:
-        found = PixelSettings(max_pixels=known.identity["max_pixels"], cache_dir=None if cache is None else Path(cache))
+        settings = PixelSettings(
+            max_pixels=known.identity["max_pixels"], cache_dir=None if cache is None else Path(cache)
+        )
         # A stranger's run does not raise the limit that protects the memory.
-        return found if known.own else replace(found, max_pixels=min(found.max_pixels, PixelSettings.max_pixels))
+        return (
+            settings if known.own else replace(settings, max_pixels=min(settings.max_pixels, PixelSettings.max_pixels))
+        )
     except (KeyError, TypeError, UsageError) as error:
         raise StateError(
             f"{report.path.parent / 'run.json'}: damaged ({error}).", "Scan again with --force."
@@ -158,7 +161,7 @@ def pixel_settings_of_run(report: Report) -> PixelSettings:
 def index_of_run(report: Report, moved: MovedData = NOT_MOVED) -> Index:
     """Return the index that the run was made from. Refused if its rows are not those of the report."""
     source = settings_of_run(report, moved).source
-    return align_to_report(report, sources.read(source), allow_outside=source.allow_outside)
+    return align_to_report(report, read_index(source), allow_outside=source.allow_outside)
 
 
 def align_to_report(report: Report, index: Index, *, allow_outside: bool = False) -> Index:

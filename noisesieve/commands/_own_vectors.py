@@ -8,15 +8,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from noisesieve import sources
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.errors import StateError, UsageError
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import FileFacts, Floats, Index
-from noisesieve.core.settings import ScanSettings, SourceSettings
 from noisesieve.core.text import natural_key
 from noisesieve.learn.plan import plan_heads
-from noisesieve.report import Report, class_codes
+from noisesieve.learn.recipes import HeadRecipe
+from noisesieve.report.build_table import class_codes
+from noisesieve.report.report import Report
+from noisesieve.sources.registry import read_whole
+from noisesieve.sources.settings import SourceSettings
 from noisesieve.sources.vectors import read_embeddings, read_predictions
 
 IN_SAMPLE = 0.995  # agreement with the given labels above which predictions look as if they were trained on them
@@ -74,13 +76,13 @@ class OwnVectors:
 def ids_of_table(source: SourceSettings, index: Index) -> list[str]:
     """Return the ids of the whole table: a file of vectors has one row for each, whatever --split and --limit leave."""
     narrowed = source.split is not None or source.limit is not None
-    return sources.read_all(replace(source, images=False)).ids if narrowed else index.ids
+    return read_whole(replace(source, images=False)).ids if narrowed else index.ids
 
 
 def kind_of_vectors(report: Report) -> str | None:
     """Return `embeddings` or `predictions` for a run that was scanned from such a file, else None."""
-    found = report.facts.settings.get("vectors")
-    return None if found is None else str(found["kind"])
+    vectors = report.facts.settings.get("vectors")
+    return None if vectors is None else str(vectors["kind"])
 
 
 def refuse_vectors(report: Report, command: str, *kinds: str) -> None:

@@ -13,19 +13,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from noisesieve import sources
 from noisesieve.commands._open_run import is_own_run, require_same_rows, settings_of_run
 from noisesieve.commands._own_vectors import OwnVectors, kind_of_vectors, refuse_vectors
+from noisesieve.commands.measure_settings import EvaluateSettings
 from noisesieve.commands.scan import scan
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.errors import StateError
 from noisesieve.core.files import digest
-from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index, Ints
-from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.networks.pretrained import weights_file
 from noisesieve.measure.planting import PlantedEvaluation, draw_flips, measure_planted
-from noisesieve.report import Report
+from noisesieve.report.report import Report
+from noisesieve.sources.registry import read_index
 
 
 def evaluate_by_planting(
@@ -58,13 +58,13 @@ def _require_same_embeddings(report: Report, scanned: ScanSettings, session: Ses
     if scanned.embeddings is None:
         raise StateError("The run was scanned from an array of Python.", "Save it, and scan with --embeddings FILE.")
     source = replace(scanned.source, images=False)
-    own = OwnVectors.read(replace(scanned, source=source), sources.read(source), session)
+    own = OwnVectors.read(replace(scanned, source=source), read_index(source), session)
     if own is None or own.content() != report.facts.settings["vectors"]["sha256"]:
         raise StateError(f"{scanned.embeddings}: changed since the run.", "Scan again, or put the old file back.")
 
 
 def _relabel(report: Report, chosen: Ints, labels: list[str]) -> Callable[[Index], Index]:
-    def change(index: Index) -> Index:
+    def relabel(index: Index) -> Index:
         require_same_rows(report, index)
         changed = list(index.labels)
         for row, label in zip(chosen.tolist(), labels, strict=True):
@@ -75,4 +75,4 @@ def _relabel(report: Report, chosen: Ints, labels: list[str]) -> Callable[[Index
             trusted[chosen] = False
         return replace(index, labels=changed, trusted=trusted)
 
-    return change
+    return relabel

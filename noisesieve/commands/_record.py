@@ -11,30 +11,27 @@ import torch
 from noisesieve import __version__
 from noisesieve.commands._dataset import Dataset
 from noisesieve.commands._train import Trained
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.files import write_json
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import recipe_to_document
-from noisesieve.core.records import Scores, Verdicts
-from noisesieve.core.settings import ScanSettings
-from noisesieve.core.summary import TrainingSummary
-from noisesieve.report import (
+from noisesieve.core.records import Verdicts
+from noisesieve.learn.evidence import TrainedScores
+from noisesieve.learn.model_summary import summarize_model
+from noisesieve.learn.recipes import recipe_to_document
+from noisesieve.report.build_table import ReportInputs, build_table, probabilities_table
+from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
+from noisesieve.report.report import (
     Report,
     ReportFacts,
-    ReportInputs,
-    RunFolder,
-    RunRecord,
-    build_table,
-    probabilities_table,
-    summarize,
-    write_division,
+    write_early_clean,
     write_history,
     write_margin_history,
     write_table,
 )
-from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
-from noisesieve.report.run import Identity
+from noisesieve.report.run import Identity, RunFolder, RunRecord
+from noisesieve.report.summarize import summarize
+from noisesieve.report.summary import TrainingSummary
 from noisesieve.report.waivers import find_waived
-from noisesieve.sieve.calibrate import summarize_model
 from noisesieve.sieve.decide import decide
 from noisesieve.sieve.recalibrate import apply_shift, recalibrate
 
@@ -109,7 +106,6 @@ def _write_files(
     if scores.history:
         write_history(scores.history, folder / "history.parquet")
     write_margin_history(inputs, folder / "margin_history.parquet")
-    assert scores.facts is not None
     training = TrainingSummary(scores.facts, "cpu" if weights is None else weights.device, recipe)
     summary = summarize(
         table,
@@ -120,7 +116,7 @@ def _write_files(
         recalibration=verdicts.recalibration,
     )
     write_json(folder / "summary.json", summary.to_document())
-    write_division(inputs, folder / "division.parquet")
+    write_early_clean(inputs, folder / "division.parquet")
     if weights is not None:
         _save_model(folder, dataset, weights, scores, verdicts)
     for row in summary.classes:
@@ -129,7 +125,9 @@ def _write_files(
     return Report(table, facts, folder / "report.parquet", summary)
 
 
-def _save_model(folder: Path, dataset: Dataset, weights: TrainedWeights, scores: Scores, verdicts: Verdicts) -> None:
+def _save_model(
+    folder: Path, dataset: Dataset, weights: TrainedWeights, scores: TrainedScores, verdicts: Verdicts
+) -> None:
     """Write the weights with their card, for `check` and `retrain`."""
     recipe = dataset.recipe
     assert scores.saved_model_scores is not None
@@ -156,7 +154,7 @@ def _corrected(verdicts: Verdicts, dataset: Dataset) -> Verdicts:
     telling = np.isin(rows, [row for row, decided in labelled.items() if not decided.applied])
     wrong = dataset.codes != dataset.given_codes
     before = verdicts.corruption_probability
-    found = recalibrate(before[telling], wrong[telling]) if telling.any() else None
-    shifted = before if found is None else apply_shift(before, found)
+    recalibration = recalibrate(before[telling], wrong[telling]) if telling.any() else None
+    shifted = before if recalibration is None else apply_shift(before, recalibration)
     probability = np.where(known, wrong.astype(np.float64), shifted)
-    return replace(verdicts, corruption_probability=probability, recalibration=found)
+    return replace(verdicts, corruption_probability=probability, recalibration=recalibration)

@@ -8,19 +8,21 @@ from pathlib import Path
 
 import numpy as np
 
-from noisesieve import __version__, pixels
-from noisesieve.commands._open_run import pixel_settings_of_run, settings_of_run
+from noisesieve import __version__
+from noisesieve.commands._open_run import settings_of_run
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, RowRoles
-from noisesieve.commands._test_set import decode_test_set, inspect_test_set
-from noisesieve.core.command_settings import RetrainSettings
+from noisesieve.commands._test_set import decode_test_set, read_test_set
+from noisesieve.commands.settings import RetrainSettings
 from noisesieve.core.errors import StateError
 from noisesieve.core.files import digest, sha256_of
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import Recipe, RetrainRecipe
 from noisesieve.core.records import FileFacts, Index, Ints
-from noisesieve.report import Report, RunFolder, fingerprint
+from noisesieve.learn.recipes import Recipe, RetrainRecipe
+from noisesieve.pixels.decoded import Decoded
+from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.model_card import SavedModel
-from noisesieve.report.run import Identity, RunRecord
+from noisesieve.report.report import Report
+from noisesieve.report.run import Identity, RunFolder, RunRecord, fingerprint
 from noisesieve.retrain.data import LabelledTestSet
 from noisesieve.retrain.retrain_plan import plan_retraining
 
@@ -32,7 +34,7 @@ class RetrainJob:
     report: Report
     model: SavedModel
     roles: RowRoles
-    decoded: pixels.Decoded
+    decoded: Decoded
     codes: Ints  # (M,) by decoded row: the label to train on; -1 for a class that the run does not have
     given: Ints  # (M,) the given label
     test_set: LabelledTestSet | None
@@ -53,26 +55,26 @@ def prepare_retraining(
     roles: RowRoles,
     settings: RetrainSettings,
     folder: RunFolder,
+    decoders: tuple[Decoder, Decoder],
     session: Session,
 ) -> RetrainJob | None:
     """Check the images, check the folder, decode and plan. Returns None if this retraining is finished already."""
-    own, size, scratch = settings.pixels, model.image_size, folder.checkpoints
-    as_scanned = replace(own, max_pixels=pixel_settings_of_run(report).max_pixels)
-    file_facts = pixels.inspect_files(index, as_scanned, session)
+    (decoder, test_decoder), size, scratch = decoders, model.image_size, folder.checkpoints
+    file_facts = decoder.read(index, lambda _: size)
     _refuse_changed(report, index, file_facts.sha256, roles.role)
     test = None
     if (source := settings.test.source) is not None:
-        test = inspect_test_set(source, model.classes, own, session)
+        test = read_test_set(source, model.classes, size, test_decoder, session)
     identity = _identity(settings, report, roles, test)
     state = folder.find_state(identity, index, file_facts, force=settings.force)
     if state == "finished":
         return None
-    decoded = pixels.decode(index, file_facts, as_scanned, session, size=size, scratch=scratch / "pixels")
+    decoded = decoder.decode(index, file_facts, size=size, scratch=scratch / "pixels")
     roles = _without_undecodable(roles, report, decoded, session)
     _warn_of_empty_classes(roles, model.classes, session)
     test_set = None
     if test is not None:
-        test_set = decode_test_set(test, model.classes, size, own, session, scratch=scratch / "test")
+        test_set = decode_test_set(test, model.classes, size, test_decoder, session, scratch=scratch / "test")
     recipe = plan_retraining(
         recipe_of_run(report),
         settings.training,
@@ -104,7 +106,7 @@ def _identity(
     return {
         "run": sha256_of(report.path),
         "model": sha256_of(report.path.parent / "model.safetensors"),
-        "wishes": vars(settings.training),
+        "training": vars(settings.training),
         "baseline": settings.baseline,
         "roles": digest([roles.role.tolist(), roles.labels]),
         "test": None if test is None else fingerprint(*test),
@@ -116,13 +118,13 @@ def retrained_folder(run: Path) -> Path:
     return run.with_name(f"{run.name}-retrained") if run.name else Path(f"{run.resolve()}-retrained")
 
 
-def _codes(labels: list[str], decoded: pixels.Decoded, classes: list[str]) -> Ints:
+def _codes(labels: list[str], decoded: Decoded, classes: list[str]) -> Ints:
     """Return the labels of the decoded rows as positions in `classes`; -1 for a class that the run does not have."""
     number = {name: code for code, name in enumerate(classes)}
     return np.array([number.get(labels[row], -1) for row in decoded.rows.tolist()], dtype=np.int64)
 
 
-def _without_undecodable(roles: RowRoles, report: Report, decoded: pixels.Decoded, session: Session) -> RowRoles:
+def _without_undecodable(roles: RowRoles, report: Report, decoded: Decoded, session: Session) -> RowRoles:
     """Leave out rows that cannot be decoded any more, with a warning."""
     lost = np.setdiff1d(np.flatnonzero(roles.role != UNUSED), decoded.rows)
     for row in lost[:5].tolist():

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from noisesieve.commands._open_run import read_outcomes
-from noisesieve.core.command_settings import RetrainSettings
+from noisesieve.commands.settings import RetrainSettings
 from noisesieve.core.records import Ints
-from noisesieve.report import Report
+from noisesieve.report.report import Report
 
 UNUSED, LABELLED, UNLABELLED = 0, 1, 2  # takes no part; trained on with its label; trained on without a label
 
@@ -42,9 +42,9 @@ def assign_roles(report: Report, settings: RetrainSettings, root: Path) -> RowRo
     table, verdicts = report.table, report.verdicts
     labels = table["label"].to_pylist()
     clean = verdicts == "clean"
-    division = report.read_beside("division.parquet")
-    if division is not None:  # the preset cifar uses the split of an earlier epoch
-        clean = division["clean"].to_numpy(zero_copy_only=False) & (verdicts != "unreadable")
+    early = report.read_beside("division.parquet")
+    if early is not None:  # the preset cifar uses the split of an earlier epoch
+        clean = early["clean"].to_numpy(zero_copy_only=False) & (verdicts != "unreadable")
     waived = table["waived"].to_numpy(zero_copy_only=False) & (verdicts != "unreadable")
     used = np.where(clean | waived, LABELLED, UNLABELLED)
     role: Ints = np.where(verdicts == "unreadable", UNUSED, used).astype(np.int64)

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from noisesieve.core.files import write_json
-from noisesieve.core.recipes import RetrainRecipe
-from noisesieve.pixels import load_pixels, save_pixels
+from noisesieve.learn.recipes import RetrainRecipe
+from noisesieve.pixels.transfer import load_pixels, save_pixels
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
 
 

@@ -10,16 +10,18 @@ import numpy as np
 from noisesieve import __version__
 from noisesieve.commands._identity import digest_of_decisions
 from noisesieve.commands._open_run import rewrite_run
-from noisesieve.commands.review import write_review
-from noisesieve.core.command_settings import ReviewSettings
+from noisesieve.commands.review import PageRequest, write_review
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.errors import OutputError
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
 from noisesieve.core.run_lock import locked
-from noisesieve.core.settings import ScanSettings
-from noisesieve.report import Report, RunFolder, output_folder, read_report
+from noisesieve.pixels.decoded import Decoded
+from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.build_table import require_column
-from noisesieve.report.choose_folder import next_folder
+from noisesieve.report.choose_folder import next_folder, output_folder
+from noisesieve.report.report import Report, read_report
+from noisesieve.report.run import RunFolder
 from noisesieve.report.waivers import find_waived, with_waivers
 
 
@@ -38,7 +40,9 @@ def open_run(index: Index, settings: ScanSettings, session: Session) -> Iterator
         yield run
 
 
-def bring_up_to_date(run: RunFolder, index: Index, settings: ScanSettings, session: Session) -> Report:
+def bring_up_to_date(
+    run: RunFolder, index: Index, settings: ScanSettings, decoder: Decoder, session: Session
+) -> Report:
     """Return a finished run's report with the current waivers and groups. No score changes: nothing is trained."""
     session.note("This run is finished already: same settings, same data.")
     if (known := run.read()) is not None and not known.own:
@@ -54,24 +58,32 @@ def bring_up_to_date(run: RunFolder, index: Index, settings: ScanSettings, sessi
     same = np.array_equal(waived, report.table["waived"].to_numpy(zero_copy_only=False))
     if same and (settings.group_by is None or (grouped is not None and grouped.column == settings.group_by)):
         if not (run.folder / "review.html").exists():  # it was stopped while it wrote the page
-            show(report, index, settings, session)
+            show(report, index, settings, decoder, session)
         return report
     report = rewrite_run(report, with_waivers(report.table, waived), group_by=settings.group_by)
     if not same:
         session.note("The waivers have changed: report and summary are updated.")
-    show(report, index, settings, session)
+    show(report, index, settings, decoder, session)
     return report
 
 
-def show(report: Report, index: Index, settings: ScanSettings, session: Session) -> None:
+def show(
+    report: Report,
+    index: Index,
+    settings: ScanSettings,
+    decoder: Decoder,
+    session: Session,
+    *,
+    decoded: Decoded | None = None,
+) -> None:
     """Write the review page. The run is complete without it, so an error here is only a warning.
 
     A run that is stopped here is finished; the same command again writes the page.
     """
     if not settings.review:
         return
-    page, least = report.path.parent / "review.html", settings.min_probability
+    request = PageRequest(report, index, settings.min_probability, decoded=decoded)
     try:
-        write_review(report, index, page, limit=ReviewSettings.limit, least=least, session=session)
+        write_review(request, report.path.parent / "review.html", decoder, session)
     except (OutputError, OSError) as error:
         session.warn(f"The run is complete, but its review page is missing ({error}). `noisesieve review` writes it.")

@@ -8,27 +8,27 @@ from typing import Any
 import numpy as np
 import torch
 
-from noisesieve import __version__, pixels
+from noisesieve import __version__
 from noisesieve.commands._dataset import Dataset
 from noisesieve.commands._own_vectors import OwnVectors
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.files import digest
-from noisesieve.core.recipes import HeadRecipe, NetworkRecipe, recipe_to_document
-from noisesieve.core.records import JudgeEvidence, Scores, TrainingFacts
-from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.describe import describe_loss
 from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.evidence import JudgeEvidence, TrainedScores, TrainingFacts
 from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import Features, compute_features
 from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.networks.pretrained import weights_file
+from noisesieve.learn.recipes import HeadRecipe, NetworkRecipe, recipe_to_document
 from noisesieve.learn.training_data import TrainingData, TrainingTask
 from noisesieve.learn.warmup import held_out_rows
-from noisesieve.report import RunFolder, RunRecord
+from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.model_card import TrainedWeights
-from noisesieve.report.run import Identity
+from noisesieve.report.run import Identity, RunFolder, RunRecord
 from noisesieve.sieve.decide import choose_floor
 
 
@@ -38,23 +38,31 @@ class Trained:
 
     dataset: Dataset  # with the recipe of the model that decides
     weights: TrainedWeights | None  # None: the scores are the user's own
-    scores: Scores
+    scores: TrainedScores
 
 
 def train(
-    dataset: Dataset, settings: ScanSettings, run: RunFolder, record: RunRecord, session: TrainingSession
+    dataset: Dataset,
+    settings: ScanSettings,
+    run: RunFolder,
+    record: RunRecord,
+    decoder: Decoder,
+    session: TrainingSession,
 ) -> Trained:
     """Train as the dataset's recipe says: a network, heads on frozen features, or heads on the user's embeddings."""
     if dataset.vectors is not None:
         return _train_on_vectors(dataset, dataset.vectors, session)
     if dataset.recipe.frozen:
         return _train_heads(dataset, settings, run, session)
+    decoder.rest()  # a network may be trained for hours
     task = _training_task(dataset, run, record.identity)
     if session.processes.size > 1:
         task.save(run.checkpoints / "task")
         session.processes.share(str(run.checkpoints / "task"))
     trained = Trained(dataset, *train_network(task, session))
-    return trained if dataset.beside is None else _compare_with_heads(trained, dataset.beside, settings, run, session)
+    if dataset.compared_heads is None:
+        return trained
+    return _compare_with_heads(trained, dataset.compared_heads, settings, run, decoder, session)
 
 
 def _train_on_vectors(dataset: Dataset, vectors: OwnVectors, session: TrainingSession) -> Trained:
@@ -85,7 +93,9 @@ def _own_predictions(dataset: Dataset, vectors: OwnVectors, session: TrainingSes
         held_out_agreement=[],
         loop_eps=recipe.loop_eps,
     )
-    scores = Scores(probs, None, counted, 0.0, [], facts, out_of_fold=True, sieve_eps=eps, noise_model=noise_model)
+    scores = TrainedScores(
+        probs, None, counted, 0.0, facts=facts, out_of_fold=True, sieve_eps=eps, noise_model=noise_model
+    )
     session.note("The closed form is applied to your probabilities; nothing is trained.")
     return Trained(replace(dataset, recipe=replace(recipe, sieve_eps=eps)), None, scores)
 
@@ -105,7 +115,7 @@ def _training_task(dataset: Dataset, run: RunFolder, identity: Identity) -> Trai
     return TrainingTask(data, recipe, run.checkpoints, mark)
 
 
-def train_network(task: TrainingTask, session: TrainingSession) -> tuple[TrainedWeights, Scores]:
+def train_network(task: TrainingTask, session: TrainingSession) -> tuple[TrainedWeights, TrainedScores]:
     """Train a network with the sieve, from the last checkpoint if there is one."""
     checkpoints = Checkpoints(task.checkpoints, identity=task.identity, warn=session.warn)
     state, scores = Loop(task.data, task.recipe, session, checkpoints=checkpoints).run()
@@ -136,7 +146,6 @@ def train_heads(dataset: Dataset, features: Features, session: TrainingSession) 
     if losses is not None:
         session.note(describe_loss(recipe, losses))
     head, scores = Heads(data, recipe, session, projected=projected).run()
-    assert scores.facts is not None
     scores = replace(scores, facts=replace(scores.facts, compared_depths=depths, compared_losses=losses))
     recipe = replace(recipe, sieve_eps=scores.sieve_eps or recipe.sieve_eps)
     weights = TrainedWeights.of_head(head, features.statistics, session.device)
@@ -144,17 +153,19 @@ def train_heads(dataset: Dataset, features: Features, session: TrainingSession) 
 
 
 def _compare_with_heads(
-    network: Trained, recipe: HeadRecipe, settings: ScanSettings, run: RunFolder, session: TrainingSession
+    network: Trained,
+    recipe: HeadRecipe,
+    settings: ScanSettings,
+    run: RunFolder,
+    decoder: Decoder,
+    session: TrainingSession,
 ) -> Trained:
     """Train heads on frozen features beside the network. Whichever agrees better with held-out labels decides."""
     dataset, facts = network.dataset, network.scores.facts
-    assert facts is not None
     if facts.held_out_accuracy is None:
         return network  # too few rows to hold some out
-    scratch = run.checkpoints / "pixels-beside"
-    decoded = pixels.decode(
-        dataset.index, dataset.decoded.file_facts, settings.pixels, session, size=recipe.image_size, scratch=scratch
-    )
+    scratch = run.checkpoints / "pixels-of-heads"
+    decoded = decoder.decode(dataset.index, dataset.decoded.file_facts, size=recipe.image_size, scratch=scratch)
     file = weights_file(recipe.weights, recipe.backbone)
     heads = _train_heads(replace(dataset, decoded=decoded, recipe=recipe, weights=file), settings, run, session)
     held_out = held_out_rows(torch.from_numpy(dataset.codes), seed=dataset.recipe.seed).numpy()
@@ -167,6 +178,5 @@ def _compare_with_heads(
         f"{other.agreement:.1%}: the {best.judge} {'decide' if best.judge == 'heads' else 'decides'}."
     )
     chosen = heads if best.judge == "heads" else network
-    assert chosen.scores.facts is not None
-    found = replace(chosen.scores.facts, compared_judges=judges)
-    return replace(chosen, scores=replace(chosen.scores, facts=found))
+    facts_of_both = replace(chosen.scores.facts, compared_judges=judges)
+    return replace(chosen, scores=replace(chosen.scores, facts=facts_of_both))

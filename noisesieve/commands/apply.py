@@ -14,7 +14,6 @@ from typing import NoReturn
 import numpy as np
 import pyarrow.compute as pc
 
-from noisesieve import decisions, pixels, sources
 from noisesieve.commands._corrected_dataset import (
     DECISION_COLUMNS,
     kept_decisions,
@@ -31,19 +30,23 @@ from noisesieve.commands._open_run import (
     settings_of_run,
 )
 from noisesieve.commands._own_vectors import kind_of_vectors
-from noisesieve.core.command_settings import ApplySettings
-from noisesieve.core.decision_marks import DecisionMark, RowChange, decision_key
+from noisesieve.commands.settings import ApplySettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.files import Document, refuse_existing_folder, write_json
 from noisesieve.core.progress import Session
-from noisesieve.core.publish import finish_publishing, publish, sidecar_names, sidecar_path, stage
+from noisesieve.core.publish import finish_publishing, publish, stage
 from noisesieve.core.records import Index
-from noisesieve.core.settings import SourceSettings
-from noisesieve.decisions.resolve import audit_table
+from noisesieve.decisions.marks import DecisionMark, decision_key
+from noisesieve.decisions.read import PAGE_DECISIONS
+from noisesieve.decisions.resolve import Outcome, accept_above, audit_table, decided_before
 from noisesieve.exports.tables import fill_csv
-from noisesieve.report import Report, read_report
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.report.report import Report, read_report
 from noisesieve.report.waivers import add_waivers, waiver_of
-from noisesieve.sources.table import KINDS
+from noisesieve.sources.registry import narrow, read_whole
+from noisesieve.sources.rewrite_table import REWRITERS, RowChange
+from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.table import TABLE_SUFFIXES
 from noisesieve.sources.write_table import table_kind
 
 
@@ -97,14 +100,14 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDec
     refuse_output_in_dataset(report, settings.output, settings.moved)
     finish_publishing(settings.output, sidecar_names(settings.output))
     _refuse_existing(settings)
-    whole = sources.read_all(source)
-    index = align_to_report(report, sources.narrow(whole, source), allow_outside=source.allow_outside)
+    whole = read_whole(source)
+    index = align_to_report(report, narrow(whole, source), allow_outside=source.allow_outside)
     _refuse_kind(whole, source, settings)
     outcomes, undecided = read_outcomes(report, settings.decisions, new_classes=settings.new_classes, root=index.root)
     if settings.accept_above is not None:
-        outcomes |= decisions.accept_above(report, settings.accept_above, set(outcomes))
+        outcomes |= accept_above(report, settings.accept_above, set(outcomes))
     row_of_id = {name: row for row, name in enumerate(whole.ids)}
-    known = decisions.decided_before(report, set(outcomes))
+    known = decided_before(report, set(outcomes))
     earlier = {row: outcome for row, outcome in known.items() if index.ids[row] in row_of_id}  # not of removed files
     if not outcomes and not earlier:
         _refuse_no_decisions(report, settings, undecided)
@@ -120,7 +123,7 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDec
     if left_out == len(whole):
         raise InputError("Every row would be left out.", "Nothing was written.")
     moves = _moves(index, earlier | outcomes)
-    found = AppliedDecisions(
+    applied = AppliedDecisions(
         output=str(settings.output),
         audit=str(sidecar_path(settings.output, "audit.csv")),
         summary=str(sidecar_path(settings.output, "summary.json")),
@@ -139,18 +142,18 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDec
         notes=[],
         scan=[],
     )
-    found = _publish(report, whole, source, changes, earlier | outcomes, found, settings)
+    applied = _publish(report, whole, source, changes, earlier | outcomes, applied, settings)
     if waived:
         rows = report.table.take(sorted(waived)).to_pylist()
         add_waivers(settings.waivers, [waiver_of(row, outcomes[row["row"]].reason) for row in rows])
-    return found
+    return applied
 
 
-def _mark(outcome: decisions.Outcome, sha256: str | None) -> DecisionMark | None:
+def _mark(outcome: Outcome, sha256: str | None) -> str | None:
     """Return what the new dataset remembers of a decision; None if no person decided."""
-    if outcome.label is None or outcome.decision not in decisions.PAGE_DECISIONS:
+    if outcome.label is None or outcome.decision not in PAGE_DECISIONS:
         return None
-    return DecisionMark(outcome.decision, outcome.by, outcome.at, decision_key(sha256, outcome.label))
+    return DecisionMark(outcome.decision, outcome.by, outcome.at, decision_key(sha256, outcome.label)).to_text()
 
 
 def _place_of_decisions(settings: ApplySettings, changes: dict[int, RowChange]) -> str | None:
@@ -173,7 +176,7 @@ def _refuse_existing(settings: ApplySettings) -> None:
     out = settings.output
     if not out.name:
         raise OutputError(f"{out}: is a folder.", "Choose a name for the corrected dataset with -o.")
-    if settings.tree is not None and out.suffix.lower() in KINDS:
+    if settings.tree is not None and out.suffix.lower() in TABLE_SUFFIXES:
         raise UsageError(f"-o {out}: --tree writes a folder.", "Leave the extension out, or leave --tree out.")
     for file in (out, *(out.with_name(name) for name in sidecar_names(out))):
         if any(file.exists() and given.exists() and file.samefile(given) for given in settings.decisions):
@@ -191,7 +194,7 @@ def _refuse_kind(whole: Index, source: SourceSettings, settings: ApplySettings) 
             raise UsageError("--tree is for image folders.", "Leave it out: a table stays a table.")
         return
     kind = table_kind(whole, source, settings.output)
-    if whole.kind != "folder" and kind != whole.kind:
+    if whole.kind in REWRITERS and kind != whole.kind:
         raise UsageError(
             f"-o {settings.output}: the dataset is a {whole.kind} table, and stays one.",
             f"Choose a name that ends in {source.path.suffix}.",
@@ -201,12 +204,13 @@ def _refuse_kind(whole: Index, source: SourceSettings, settings: ApplySettings) 
 def _refuse_changed_images(
     report: Report,
     index: Index,
-    outcomes: dict[int, decisions.Outcome],
+    outcomes: dict[int, Outcome],
     session: Session,
 ) -> None:
     """Refuse decisions about images that changed since the run."""
     rows = np.array(sorted(outcomes), dtype=np.int64)
-    file_facts = pixels.inspect_files(index, pixel_settings_of_run(report), session, rows=rows)
+    with Decoder(pixel_settings_of_run(report), session) as decoder:
+        file_facts = decoder.inspect(index, rows=rows)
     before = report.table["sha256"].to_pylist()
     changed = [
         f"{index.ids[row]!r}: {'changed since the run' if sha is not None else status}"
@@ -226,8 +230,8 @@ def _publish(
     whole: Index,
     source: SourceSettings,
     changes: dict[int, RowChange],
-    outcomes: dict[int, decisions.Outcome],
-    found: AppliedDecisions,
+    outcomes: dict[int, Outcome],
+    applied: AppliedDecisions,
     settings: ApplySettings,
 ) -> AppliedDecisions:
     """Write dataset, audit log and summary, and put them in place as one set."""
@@ -239,20 +243,20 @@ def _publish(
         options = [*scan_options(source, root), *vector_options(report)]
         if settings.tree == "link":
             options.append("--allow-outside")  # its links lead to the images of the old folder
-        if settings.tree is not None and found.kept_in is not None:
-            options += ["--decisions", found.kept_in]
-            with (folder / Path(found.kept_in).name).open("xb") as file:
+        if settings.tree is not None and applied.kept_in is not None:
+            options += ["--decisions", applied.kept_in]
+            with (folder / Path(applied.kept_in).name).open("xb") as file:
                 fill_csv(file, DECISION_COLUMNS, list(kept_decisions(whole, report, changes)))
-        found = replace(found, root=None if root is None else str(root), notes=notes, scan=options)
+        applied = replace(applied, root=None if root is None else str(root), notes=notes, scan=options)
         log = audit_table(report, outcomes)
-        with (folder / Path(found.audit).name).open("xb") as file:
+        with (folder / Path(applied.audit).name).open("xb") as file:
             fill_csv(file, log.column_names, log.to_pylist())
-        write_json(folder / Path(found.summary).name, found.to_document())
+        write_json(folder / Path(applied.summary).name, applied.to_document())
         publish(folder, out, remove=sidecar_names(out))  # those that are not written anew
-    return found
+    return applied
 
 
-def _moves(index: Index, outcomes: dict[int, decisions.Outcome]) -> list[LabelMove]:
+def _moves(index: Index, outcomes: dict[int, Outcome]) -> list[LabelMove]:
     """Count the label changes per pair of old and new label, most frequent first."""
     pairs = Counter(
         (index.labels[row], outcome.label)
@@ -260,3 +264,14 @@ def _moves(index: Index, outcomes: dict[int, decisions.Outcome]) -> list[LabelMo
         if outcome.label is not None and outcome.label != index.labels[row]
     )
     return [LabelMove(old, new, count) for (old, new), count in pairs.most_common()]
+
+
+def sidecar_path(out: Path, ending: str) -> Path:
+    """Return the path of a file beside an output of `apply`: `new.csv` → `new.audit.csv`."""
+    return out.with_name(f"{out.stem if out.suffix else out.name}.{ending}")
+
+
+def sidecar_names(out: Path) -> list[str]:
+    """Return the names of all files that `apply` may write beside its output."""
+    endings = ("audit.csv", "summary.json", "decisions.csv")
+    return [sidecar_path(out, ending).name for ending in endings] if out.name else []

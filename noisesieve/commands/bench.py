@@ -8,25 +8,27 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from noisesieve import __version__, pixels, sources
+from noisesieve import __version__
 from noisesieve.bench import peers
 from noisesieve.bench.figures import AblationTable, BenchTable, MethodFigures, as_markdown, this_machine, to_document
 from noisesieve.bench.frozen_methods import FrozenComparison
 from noisesieve.bench.methods import METHODS, NEED_FOLDS, NEED_PLAIN, Comparison
 from noisesieve.commands._dataset import Dataset, decode_dataset, validate_settings
+from noisesieve.commands.measure_settings import BenchSettings
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.measure_settings import BenchSettings
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Bools
-from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.describe import describe
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import compute_features
 from noisesieve.learn.frozen.head_data import HeadData, Projected
+from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.learn.training_data import TrainingData
 from noisesieve.measure import truth
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.sources.registry import read_index
 
 __all__ = ["AblationTable", "BenchTable", "as_markdown", "bench", "join_one_process", "to_document"]
 
@@ -35,12 +37,11 @@ def bench(settings: BenchSettings, *, session: Session | None = None) -> BenchTa
     """Train and measure every method on the same rows."""
     scan, methods = settings.scan, _methods(settings.methods)
     joined = join_one_process(scan, session)
-    index = sources.read(scan.source)
+    index = read_index(scan.source)
     rows = truth.LabelledRows(index.ids, index.paths, index.labels, index.carried)
     right = truth.find_truth(rows, settings.truth, joined)
-    with tempfile.TemporaryDirectory() as scratch:
-        file_facts = pixels.inspect_files(index, scan.pixels, joined)
-        dataset = decode_dataset(index, file_facts, scan, joined, scratch=Path(scratch))
+    with tempfile.TemporaryDirectory() as scratch, Decoder(scan.pixels, joined) as decoder:
+        dataset = decode_dataset(index, scan, decoder, joined, scratch=Path(scratch))
         joined.note(f"{scan.training.preset}: {describe(dataset.recipe, joined.processes)}")
         known, wrong = _wrong_labels(dataset, right)
         if NEED_FOLDS & set(methods):

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from noisesieve.core.command_settings import CacheSettings
+from noisesieve.commands.settings import CacheSettings
 from noisesieve.core.files import Document
-from noisesieve.pixels import default_cache_dir
 from noisesieve.pixels.cache_list import CacheEntryInfo, clear_entries, list_entries
+from noisesieve.pixels.pixel_cache import default_cache_dir
+
+SCHEMA_VERSION = 2  # of the listing
 
 
 @dataclass(frozen=True)
@@ -20,14 +22,13 @@ class CacheListing:
     cleared: list[CacheEntryInfo]
 
     def to_document(self) -> Document:
-        """Return the listing for --json. Its key for the number of images is `pictures`."""
-        parts = {"entries": self.entries, "cleared": self.cleared}
-        keys = {"images": "pictures"}
+        """Return the listing for --json."""
         listed = {
-            name: [{keys.get(key, key): value for key, value in vars(entry).items()} for entry in entries]
-            for name, entries in parts.items()
+            "entries": [vars(entry) for entry in self.entries],
+            "cleared": [vars(entry) for entry in self.cleared],
         }
-        return {"folder": str(self.folder), **listed, "bytes": sum(entry.bytes for entry in self.entries)}
+        total = sum(entry.bytes for entry in self.entries)
+        return {"schema_version": SCHEMA_VERSION, "folder": str(self.folder), **listed, "bytes": total}
 
 
 def cache(settings: CacheSettings) -> CacheListing:

@@ -18,36 +18,41 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from noisesieve import __version__, pixels, sources
+from noisesieve import __version__
 from noisesieve.commands._dataset import warn_of_unreadable
 from noisesieve.commands._own_vectors import OwnVectors, ids_of_table, refuse_vectors
-from noisesieve.core.command_settings import CheckSettings
+from noisesieve.commands.settings import CheckSettings
 from noisesieve.core.errors import InputError, OutputError, StateError
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, FileFacts, Floats, Index, Ints, Scores, Verdicts
-from noisesieve.core.summary import UnreadableRow
-from noisesieve.gate import WRITERS, BatchCounts, GateResult, RuleResult, apply_policy, count_batch, github
-from noisesieve.gate.policy import GroupRate, rates_by_group, worst_suspects
+from noisesieve.gate import github
+from noisesieve.gate.policy import (
+    BatchCounts,
+    GroupRate,
+    RuleResult,
+    apply_policy,
+    count_batch,
+    rates_by_group,
+    worst_suspects,
+)
+from noisesieve.gate.result import GateResult
 from noisesieve.gate.sarif import MOST
+from noisesieve.gate.writers import WRITERS
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import choose_device, require_device
 from noisesieve.learn.score import predict
-from noisesieve.report import (
-    Report,
-    ReportFacts,
-    ReportInputs,
-    build_table,
-    class_codes,
-    fingerprint,
-    read_columns,
-    write_table,
-)
-from noisesieve.report.build_table import require_column
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.report.build_table import ReportInputs, build_table, class_codes, require_column
 from noisesieve.report.model_card import SavedModel, load_model, load_vector_model
+from noisesieve.report.report import Report, ReportFacts, read_columns, write_table
+from noisesieve.report.run import fingerprint
 from noisesieve.report.summarize import unreadable_rows
+from noisesieve.report.summary import UnreadableRow
 from noisesieve.report.waivers import find_waived
 from noisesieve.sieve.calibrate import apply_calibration
 from noisesieve.sieve.decide import decide
+from noisesieve.sources.registry import read_index
+from noisesieve.sources.rewrite_table import REWRITERS
 from noisesieve.sources.vectors import read_embeddings
 
 __all__ = ["CheckResult", "GateResult", "check", "github_commands", "github_summary", "render_result"]
@@ -64,7 +69,7 @@ class CheckResult:
     groups: list[GroupRate] | None
     seconds: float
     is_table: bool
-    least: float  # probability from which a flagged row counts
+    min_probability: float  # probability from which a flagged row counts
 
     @property
     def passed(self) -> bool:
@@ -82,7 +87,7 @@ class CheckResult:
             version=__version__,
             rules=self.rules,
             batch=self.batch,
-            suspects=worst_suspects(self.report, MOST, self.least),
+            suspects=worst_suspects(self.report, MOST, self.min_probability),
             path=path,
             is_table=self.is_table,
             seconds=self.seconds,
@@ -115,7 +120,7 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
     waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
     session.warn_all(broken)
     codes = class_codes([index.labels[row] for row in rows.tolist()], model.classes)
-    scores = Scores(probs, None, np.array(model.prior), model.beta, [], None)
+    scores = Scores(probs, None, np.array(model.prior), model.beta)
     inputs = ReportInputs(
         index=index,
         file_facts=file_facts,
@@ -128,17 +133,17 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
         in_training=np.array([sha in trained_on for sha in file_facts.sha256], dtype=np.bool_),
         waived=waived,
     )
-    report, least = _record(settings, model, inputs), settings.min_probability
-    batch = count_batch(report, least)
+    report, min_probability = _record(settings, model, inputs), settings.min_probability
+    batch = count_batch(report, min_probability)
     return CheckResult(
         report=report,
         batch=batch,
         rules=apply_policy(batch, settings.policy),
         base_rate=None if model.base_rate is None else model.base_rate["flagged"] / max(1, model.base_rate["of"]),
-        groups=None if settings.group_by is None else rates_by_group(report, settings.group_by, least),
+        groups=None if settings.group_by is None else rates_by_group(report, settings.group_by, min_probability),
         seconds=time.monotonic() - start,
-        is_table=index.kind != "folder",
-        least=least,
+        is_table=index.kind in REWRITERS,
+        min_probability=min_probability,
     )
 
 
@@ -161,12 +166,9 @@ def _score(
     settings: CheckSettings, model: SavedModel, index: Index, known: Bools, session: Session
 ) -> tuple[FileFacts, Ints, Floats]:
     """Decode the batch and score its rows of known classes. Returns the files, the scored rows, the probabilities."""
-    size, ahead = model.image_size, pixels.Ahead(model.image_size)
-    file_facts = pixels.inspect_files(index, settings.pixels, session, ahead=ahead)
-    with tempfile.TemporaryDirectory() as scratch:
-        decoded = pixels.decode(
-            index, file_facts, settings.pixels, session, size=size, scratch=Path(scratch), ahead=ahead
-        )
+    with tempfile.TemporaryDirectory() as scratch, Decoder(settings.pixels, session) as decoder:
+        file_facts = decoder.read(index, lambda _: model.image_size)
+        decoded = decoder.decode(index, file_facts, size=model.image_size, scratch=Path(scratch))
         if len(decoded.rows) == 0:
             raise InputError(f"{index.root}: no image can be read ({file_facts.status[0]}).", "Is --root right?")
         warn_of_unreadable(index, decoded.file_facts, session)
@@ -191,9 +193,9 @@ def _open(settings: CheckSettings) -> tuple[SavedModel, Index]:
     folder = settings.model if settings.model.is_dir() else settings.model.parent
     if settings.embeddings is None:
         model = load_model(folder, choose_device(settings.device), backbone=settings.weights)
-        return model, sources.read(settings.source, least_classes=1)
+        return model, read_index(settings.source, min_classes=1)
     model = load_vector_model(folder)
-    return model, sources.read(replace(settings.source, images=False), least_classes=1)
+    return model, read_index(replace(settings.source, images=False), min_classes=1)
 
 
 def _score_vectors(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from noisesieve.report import compare, read_report
-from noisesieve.report.compare import ChangedSuspect, RunComparison, SuspectCount
+from noisesieve.report.compare import ChangedSuspect, RunComparison, SuspectCount, compare
+from noisesieve.report.report import read_report
 
 __all__ = ["ChangedSuspect", "RunComparison", "SuspectCount", "diff"]
 

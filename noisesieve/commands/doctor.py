@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from noisesieve import pixels, sources
-from noisesieve.commands._dataset import longest_sides
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.errors import InputError
 from noisesieve.core.progress import Session
-from noisesieve.core.records import FileFacts, Index
-from noisesieve.core.settings import ScanSettings
+from noisesieve.core.records import FileFacts, Index, Ints
 from noisesieve.core.text import natural_key
 from noisesieve.learn.cost import CostEstimate, estimate
 from noisesieve.learn.describe import describe
@@ -25,8 +23,10 @@ from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.backbones import LITE
 from noisesieve.learn.networks.lite import lite_weights
 from noisesieve.learn.plan import image_size, plan
+from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.near_duplicates import near_duplicates
 from noisesieve.report.schema import LOW_EVIDENCE
+from noisesieve.sources.registry import read_index
 
 SHOWN = 10  # examples of a finding
 FAR = 6.0  # deviations from the median beyond which a size is reported
@@ -61,12 +61,16 @@ def diagnose(settings: ScanSettings, *, session: Session) -> Diagnosis:
     """Read every file and decode every image once. Nothing is trained."""
     require_device(settings.device)
     processes = Processes.join(settings.device)
-    index = sources.read(settings.source, least_classes=1)
-    file_facts = pixels.inspect_files(index, settings.pixels, session)
+    index = read_index(settings.source, min_classes=1)
     device = processes.device.type
-    size = image_size(settings.training, longest_sides=longest_sides(file_facts), device=device)
-    with tempfile.TemporaryDirectory() as scratch:
-        decoded = pixels.decode(index, file_facts, settings.pixels, session, size=size, scratch=Path(scratch))
+
+    def size_of(sides: Ints) -> int:
+        return image_size(settings.training, longest_sides=sides, device=device)
+
+    with tempfile.TemporaryDirectory() as scratch, Decoder(settings.pixels, session) as decoder:
+        file_facts = decoder.read(index, size_of)
+        size = size_of(file_facts.longest_sides)
+        decoded = decoder.decode(index, file_facts, size=size, scratch=Path(scratch))
         if len(decoded.rows) == 0:
             raise InputError(
                 f"{index.root}: no image can be read ({decoded.file_facts.status[0]}).", "Is --root right?"
@@ -74,7 +78,7 @@ def diagnose(settings: ScanSettings, *, session: Session) -> Diagnosis:
         pairs = near_duplicates(decoded.pixels, session)
     file_facts, rows = decoded.file_facts, decoded.rows
     alike = [(int(rows[a]), int(rows[b])) for a, b in pairs if file_facts.sha256[rows[a]] != file_facts.sha256[rows[b]]]
-    found = [
+    findings = [
         *_unreadable(index, file_facts),
         *_passed_over(index),
         *_classes(index, file_facts),
@@ -89,8 +93,8 @@ def diagnose(settings: ScanSettings, *, session: Session) -> Diagnosis:
         examples=len(index),
         readable=len(rows),
         classes=classes,
-        findings=found,
-        wrong=sum(finding.wrong for finding in found),
+        findings=findings,
+        wrong=sum(finding.wrong for finding in findings),
         plan=described,
         estimate=cost,
     )
@@ -101,7 +105,7 @@ def _plan_and_cost(
 ) -> tuple[str | None, CostEstimate | None]:
     if classes < 2:
         return None, None
-    sides, device = longest_sides(file_facts), processes.device
+    sides, device = file_facts.longest_sides, processes.device
     recipe = plan(settings.training, rows=rows, classes=classes, longest_sides=sides, device=device.type)
     if recipe.weights == LITE:
         lite_weights()  # are they the ones that they should be?
@@ -144,8 +148,8 @@ def _same_names(names: list[str]) -> list[list[str]]:
     groups: dict[str, list[str]] = {}
     for name in names:
         forms = spellings(name)
-        found = next((form for form in sorted(forms) if form in groups), None)
-        group = groups[found] if found is not None else []
+        spelling = next((form for form in sorted(forms) if form in groups), None)
+        group = groups[spelling] if spelling is not None else []
         group.append(name)
         for form in forms:
             groups.setdefault(form, group)

@@ -7,14 +7,12 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 
-from noisesieve import pixels, sources
-from noisesieve.commands._dataset import longest_sides, validate_settings
+from noisesieve.commands._dataset import validate_settings
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import Document
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_to_document
 from noisesieve.core.records import FileFacts
-from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.cost import CostEstimate, estimate
 from noisesieve.learn.describe import describe
 from noisesieve.learn.distributed import Processes
@@ -22,7 +20,11 @@ from noisesieve.learn.frozen.features import depth_files, feature_folder
 from noisesieve.learn.networks.pretrained import IMAGENET, statistics_of, weights_file, with_weights_hash
 from noisesieve.learn.networks.timm_net import is_timm
 from noisesieve.learn.plan import choose_weights, plan
-from noisesieve.report import output_folder
+from noisesieve.learn.recipes import HeadRecipe, Recipe, recipe_to_document
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.pixels.pixel_cache import default_cache_dir
+from noisesieve.report.choose_folder import output_folder
+from noisesieve.sources.registry import read_index
 
 SAMPLED = 2000  # images whose headers are read
 
@@ -36,7 +38,7 @@ def _cached_features(recipe: Recipe, settings: ScanSettings, sample: FileFacts, 
     recipe = with_weights_hash(recipe, weights_file(weights, recipe.backbone))
     if not settings.pixels.cache:
         return 0.0
-    root = settings.pixels.cache_dir or pixels.default_cache_dir()
+    root = settings.pixels.cache_dir or default_cache_dir()
     mean, std = (torch.tensor(values).tolist() for values in statistics)  # in float32, as they are used
     contents = {sha for sha, ok in zip(sample.sha256, sample.readable.tolist(), strict=True) if ok and sha is not None}
     files = depth_files(feature_folder(root, recipe, settings.pixels, device, (mean, std)), recipe)
@@ -69,12 +71,13 @@ def dry_run(settings: ScanSettings, *, session: Session | None = None) -> ScanPl
     if settings.has_vectors:
         raise UsageError("--dry-run plans a scan of images; vectors take seconds.", "Leave it out.")
     processes = Processes.join(settings.device)
-    index = sources.read(settings.source)
+    index = read_index(settings.source)
     sample = np.unique(np.linspace(0, len(index) - 1, min(len(index), SAMPLED)).round().astype(np.int64))
     session = session or Session()
     session.note_all(index.notes)
     session.warn_all(index.warnings)
-    file_facts = pixels.inspect_files(index, settings.pixels, session, rows=sample)
+    with Decoder(settings.pixels, session) as decoder:
+        file_facts = decoder.inspect(index, rows=sample)
     if lost := int((~file_facts.readable).sum()):
         row = int(np.flatnonzero(~file_facts.readable)[0])
         first = f"{index.paths[sample[row]] or index.ids[sample[row]]}: {file_facts.status[row]}"
@@ -82,7 +85,7 @@ def dry_run(settings: ScanSettings, *, session: Session | None = None) -> ScanPl
             raise InputError(f"{settings.source.path}: no image can be read ({first}).", "Is --root right?")
         session.warn(f"{lost:,} of {len(sample):,} sampled images cannot be read, such as {first}.")
     classes = len(set(index.labels))
-    sides, device = longest_sides(file_facts), processes.device
+    sides, device = file_facts.longest_sides, processes.device
     recipe = plan(settings.training, rows=len(index), classes=classes, longest_sides=sides, device=device.type)
     cached = _cached_features(recipe, settings, file_facts, device)
     cost = estimate(recipe, rows=len(index), classes=classes, processes=processes, cached_features=cached)

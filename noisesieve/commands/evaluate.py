@@ -8,25 +8,26 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from noisesieve import decisions
-from noisesieve.commands._open_run import index_of_run, read_outcomes, rewrite_run, shows_images
+from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, read_outcomes, rewrite_run, shows_images
 from noisesieve.commands._plant import evaluate_by_planting
-from noisesieve.commands.review import write_review
-from noisesieve.core.command_settings import ReviewSettings
+from noisesieve.commands.measure_settings import EvaluateSettings
+from noisesieve.commands.review import PageRequest, write_review
+from noisesieve.commands.settings import ReviewSettings
 from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.files import atomic_write
-from noisesieve.core.measure_settings import EvaluateSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.publish import unfinished_publication
 from noisesieve.core.records import Recalibration
 from noisesieve.core.run_lock import locked
+from noisesieve.decisions.resolve import Outcome
 from noisesieve.measure import truth
 from noisesieve.measure.chart import draw_evaluation
 from noisesieve.measure.evaluation import EvaluatedRows, Evaluation, evaluate_rows, labelled_rows
 from noisesieve.measure.planting import PlantedEvaluation
 from noisesieve.measure.samples import Judgement, judge, wrong_labels
-from noisesieve.report import Report, RunFolder, read_report
-from noisesieve.report.run import MAIN
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.report.report import Report, read_report
+from noisesieve.report.run import MAIN, RunFolder
 from noisesieve.sieve.recalibrate import apply_shift, recalibrate, undo_shift
 
 __all__ = ["DecidedEvaluation", "Evaluation", "PlantedEvaluation", "evaluate"]
@@ -66,7 +67,7 @@ def _evaluate_with_truth(report: Report, settings: EvaluateSettings, session: Se
     target = settings.picture or report.path.parent / "evaluation.svg"
     right = truth.find_truth(labelled_rows(report), settings.truth, session)
     rows = EvaluatedRows(report, right)
-    found = evaluate_rows(rows, str(report.path.parent))
+    evaluation = evaluate_rows(rows, str(report.path.parent))
     drawing = draw_evaluation(rows, f"{report.path.parent.name}: margins and ranking")
     try:
         with atomic_write(target) as out:
@@ -75,12 +76,12 @@ def _evaluate_with_truth(report: Report, settings: EvaluateSettings, session: Se
         if settings.picture is not None:
             raise
         session.warn(f"The chart was not written: {error.problem} Choose another path with --picture.")
-        return found
-    return replace(found, picture=str(target))
+        return evaluation
+    return replace(evaluation, picture=str(target))
 
 
 def _evaluate_with_decisions(
-    report: Report, outcomes: dict[int, decisions.Outcome], settings: EvaluateSettings, session: Session
+    report: Report, outcomes: dict[int, Outcome], settings: EvaluateSettings, session: Session
 ) -> DecidedEvaluation:
     """Return precision and recall by the decisions, and correct the run's probabilities if that is asked for."""
     rows, wrong = wrong_labels(report, outcomes)
@@ -92,14 +93,14 @@ def _evaluate_with_decisions(
     earlier = report.summary.recalibration
     before = now if earlier is None else np.where(known, undo_shift(now, earlier), now)
     usable = known[rows]
-    found = recalibrate(before[rows[usable]], wrong[usable])
-    after = np.where(known, apply_shift(before, found), now)
+    recalibration = recalibrate(before[rows[usable]], wrong[usable])
+    after = np.where(known, apply_shift(before, recalibration), now)
     if settings.update:
-        _update(report, pa.array(after, pa.float32(), from_pandas=True), found, settings, session)
+        _update(report, pa.array(after, pa.float32(), from_pandas=True), recalibration, settings, session)
     return DecidedEvaluation(
         run=str(report.path.parent),
         judgement=judge(report, outcomes),
-        recalibration=found,
+        recalibration=recalibration,
         estimated_before=float(np.nanmean(before)),
         estimated_after=float(np.nanmean(after)),
         updated=settings.update,
@@ -107,7 +108,7 @@ def _evaluate_with_decisions(
 
 
 def _update(
-    report: Report, probability: pa.Array, found: Recalibration, settings: EvaluateSettings, session: Session
+    report: Report, probability: pa.Array, recalibration: Recalibration, settings: EvaluateSettings, session: Session
 ) -> None:
     """Write the corrected probabilities into report, summary and page. No verdict and no rank changes."""
     place, folder = report.table.column_names.index("corruption_probability"), report.path.parent
@@ -116,8 +117,9 @@ def _update(
     shown = page.exists()
     with locked(folder):
         RunFolder(folder).recover()
-        changed = rewrite_run(report, table, recalibration=found)
+        changed = rewrite_run(report, table, recalibration=recalibration)
     if shown:
-        limit, least = ReviewSettings.limit, ReviewSettings.min_probability
         index, shows = index_of_run(report, settings.moved), shows_images(report, settings.moved)
-        write_review(changed, index, page, limit=limit, least=least, session=session, shows=shows)
+        request = PageRequest(changed, index, ReviewSettings.min_probability, shows=shows)
+        with Decoder(pixel_settings_of_run(report), session) as decoder:
+            write_review(request, page, decoder, session)

@@ -14,23 +14,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from noisesieve import pixels
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, settings_of_run
 from noisesieve.commands._own_vectors import ids_of_table, kind_of_vectors
-from noisesieve.core.command_settings import ExplainSettings
+from noisesieve.commands.settings import ExplainSettings
 from noisesieve.core.errors import InputError, NoisesieveError
 from noisesieve.core.files import Document, Json
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Index, Ints
-from noisesieve.core.settings import NOT_MOVED
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import has_device
 from noisesieve.learn.frozen.features import depth_files, feature_folder
 from noisesieve.learn.networks.embed import embed
+from noisesieve.learn.recipes import HeadRecipe
+from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.pixel_cache import default_cache_dir
-from noisesieve.report import Report, find_row, read_report
 from noisesieve.report.model_card import load_model, statistics_of_model
+from noisesieve.report.report import Report, find_row, read_report
+from noisesieve.sources.settings import NOT_MOVED
 from noisesieve.sources.vectors import read_embeddings
 
 NEAREST = 3
@@ -148,23 +148,23 @@ def explain(run: Path, name: str, settings: ExplainSettings, *, session: Session
     """Return everything that a run stores about one row, found by id, path or row number."""
     report = read_report(run)
     row = find_row(report, name)
-    found = Explanation.of_row(report, row)
+    explanation = Explanation.of_row(report, row)
     try:
         index = index_of_run(report, settings.moved)
     except NoisesieveError as error:
         if settings.moved != NOT_MOVED:
             raise
         session.warn(f"Similar images are left out: {error}")
-        return found
+        return explanation
     location = index.locate(row)
-    found = replace(found, file=location.file or None if location.column is None else None)
-    if found.scores is None or kind_of_vectors(report) == "predictions":
-        return found
+    explanation = replace(explanation, file=location.file or None if location.column is None else None)
+    if explanation.scores is None or kind_of_vectors(report) == "predictions":
+        return explanation
     try:
-        return replace(found, neighbours=nearest_clean_images(report, index, row, session))
+        return replace(explanation, neighbours=nearest_clean_images(report, index, row, session))
     except InputError as error:  # the user's file of embeddings is gone, or another one
         session.warn(f"Similar rows are left out: {error}")
-        return found
+        return explanation
 
 
 def margin_history_of(report: Report, row: int) -> MarginHistory | None:
@@ -250,9 +250,9 @@ def _computed_features(report: Report, index: Index, rows: Ints, session: Sessio
     order = np.sort(rows)  # embedded images are read in blocks of consecutive rows
     part = index.take(order)
     settings = replace(pixel_settings_of_run(report), cache=False)  # few images: no cache entry of their own
-    file_facts = pixels.inspect_files(part, settings, session)
-    with tempfile.TemporaryDirectory(prefix="noisesieve-") as scratch:
-        decoded = pixels.decode(part, file_facts, settings, session, size=model.image_size, scratch=Path(scratch))
+    with tempfile.TemporaryDirectory(prefix="noisesieve-") as scratch, Decoder(settings, session) as decoder:
+        file_facts = decoder.inspect(part)
+        decoded = decoder.decode(part, file_facts, size=model.image_size, scratch=Path(scratch))
         loader = BatchLoader(decoded.pixels, torch.device("cpu"), statistics=model.statistics)
         features = normalize(embed(model.network, loader, len(decoded.rows), flip=False), dim=1)
     before = report.table["sha256"].to_pylist()

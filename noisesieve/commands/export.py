@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.compute as pc
 
-from noisesieve import __version__, pixels
+from noisesieve import __version__
 from noisesieve.commands._open_run import (
     index_of_run,
     pixel_settings_of_run,
@@ -17,17 +17,19 @@ from noisesieve.commands._open_run import (
     shows_images,
 )
 from noisesieve.commands._own_vectors import kind_of_vectors
-from noisesieve.core.command_settings import ExportSettings
+from noisesieve.commands.settings import ExportSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import atomic_output
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
-from noisesieve.core.settings import MIN_PROBABILITY
-from noisesieve.exports import EXPORTS, ExportFormat, ExportJob, select_rows
-from noisesieve.exports.job import ImageChanged
+from noisesieve.exports.job import ExportFormat, ExportJob, ImageChanged, select_rows
+from noisesieve.exports.registry import EXPORTS
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.pixels.fetch import fetch
 from noisesieve.pixels.image import Unreadable
-from noisesieve.report import Report, read_report
-from noisesieve.sources.table import KINDS
+from noisesieve.report.report import Report, read_report
+from noisesieve.report.settings import MIN_PROBABILITY
+from noisesieve.sources.table import TABLE_SUFFIXES
 
 FILE_WORDS = {"corrupted": "suspects", "clean": "clean", "all": "all"}  # --only → word in the default file name
 
@@ -48,9 +50,9 @@ def export(run: Path, settings: ExportSettings, *, session: Session) -> Exported
     report, kind = read_report(run), EXPORTS[settings.to]
     out = settings.output or report.path.parent / kind.name.format(only=FILE_WORDS[settings.only])
     refuse_output_in_dataset(report, out, settings.moved)
-    if kind.folder and out.suffix.lower() in (".json", ".xml", *KINDS):
+    if kind.folder and out.suffix.lower() in (".json", ".xml", *TABLE_SUFFIXES):
         raise UsageError(f"-o {out}: --to {settings.to} writes a folder.", "Leave the extension out.")
-    chosen = select_rows(report, only=settings.only, top=settings.top, least=settings.min_probability)
+    chosen = select_rows(report, only=settings.only, top=settings.top, min_probability=settings.min_probability)
     if kind.images:
         chosen = chosen.filter(pc.equal(chosen["status"], "ok"))
     if len(chosen) == 0:
@@ -107,13 +109,14 @@ def _with_images(
         )
 
     if kind.images == "bytes":  # only what decodes as an image is copied, and only as it was then
-        valid = pixels.validate(index, np.array(rows, dtype=np.int64), pixel_settings_of_run(report), session)
+        with Decoder(pixel_settings_of_run(report), session) as decoder:
+            valid = decoder.validate(index, np.array(rows, dtype=np.int64))
         hashes = [sha if not scanned or sha == known else None for sha, known in zip(valid, hashes, strict=True)]
 
-    def fetch(i: int) -> bytes:
+    def fetch_row(i: int) -> bytes:
         session.pause()
         try:
-            blob = pixels.fetch(locations[i])
+            blob = fetch(locations[i])
         except Unreadable as error:
             raise ImageChanged from error
         if hashlib.sha256(blob).hexdigest() != hashes[i]:
@@ -122,10 +125,10 @@ def _with_images(
 
     sizes = None
     if kind.images == "sizes":
-        chosen = np.array(rows, dtype=np.int64)
-        file_facts = pixels.inspect_files(index, pixel_settings_of_run(report), session, rows=chosen)
+        with Decoder(pixel_settings_of_run(report), session) as decoder:
+            file_facts = decoder.inspect(index, rows=np.array(rows, dtype=np.int64))
         sizes = list(zip(file_facts.width.tolist(), file_facts.height.tolist(), strict=True))
         if lost := int((~file_facts.readable).sum()):
             session.warn(f"{lost:,} images cannot be read any more: their size is given as 0 x 0.")
     files = [None if embedded else location.file for location in locations]
-    return replace(job, root=index.root.resolve(), files=files, sizes=sizes, fetch=fetch)
+    return replace(job, root=index.root.resolve(), files=files, sizes=sizes, fetch=fetch_row)

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from noisesieve import noise, pixels, sources
+from noisesieve import noise
+from noisesieve.commands.measure_settings import InjectSettings
 from noisesieve.core.errors import InputError, OutputError
-from noisesieve.core.measure_settings import InjectSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, Bytes, Index, Ints
-from noisesieve.core.settings import PixelSettings
 from noisesieve.core.text import natural_key
-from noisesieve.report import class_codes
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.pixels.settings import PixelSettings
+from noisesieve.report.build_table import class_codes
+from noisesieve.sources.registry import read_index
 from noisesieve.sources.write_table import table_kind, write_index
 
 BLOCK = 4096  # images copied at a time
@@ -43,7 +45,7 @@ def inject(settings: InjectSettings, *, session: Session | None = None) -> tuple
     session = session or Session()
     if settings.output.exists() and not settings.force:
         raise OutputError(f"{settings.output}: exists already.", "Choose another name with -o, or pass --force.")
-    index = sources.read(settings.source)
+    index = read_index(settings.source)
     table_kind(index, settings.source, settings.output)  # refuse a wrong name before the images are read
     _refuse_missing_images(index, session)
     if index.carried is not None and "true_label" in index.carried.column_names:
@@ -110,9 +112,9 @@ def plant_noise(
 
 def _read_images(index: Index, settings: PixelSettings, session: Session) -> tuple[Ints, Bytes]:
     """Return the readable rows and their images, (N, 32, 32, 3)."""
-    facts = pixels.inspect_files(index, settings, session)
-    with tempfile.TemporaryDirectory() as scratch:
-        decoded = pixels.decode(index, facts, settings, session, size=INSTANCE_SIZE, scratch=Path(scratch))
+    with tempfile.TemporaryDirectory() as scratch, Decoder(settings, session) as decoder:
+        facts = decoder.read(index, lambda _: INSTANCE_SIZE)
+        decoded = decoder.decode(index, facts, size=INSTANCE_SIZE, scratch=Path(scratch))
         if len(decoded.rows) == 0:
             raise InputError(f"{index.root}: no image can be read.", "Is --root right?")
         blocks = np.array_split(np.arange(len(decoded.rows)), -(-len(decoded.rows) // BLOCK))

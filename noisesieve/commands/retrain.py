@@ -17,16 +17,15 @@ import pyarrow as pa
 import torch
 
 from noisesieve import __version__
-from noisesieve.commands._open_run import index_of_run
+from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run
 from noisesieve.commands._own_vectors import refuse_vectors
 from noisesieve.commands._retrain_job import RetrainJob, prepare_retraining, recipe_of_run, retrained_folder
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, RoleCounts, assign_roles
 from noisesieve.commands._retrain_task import RetrainTask
-from noisesieve.core.command_settings import RetrainSettings
+from noisesieve.commands.settings import RetrainSettings
 from noisesieve.core.errors import InputError, OutputError, StateError
 from noisesieve.core.files import Document, Json, atomic_write, digest, write_json
 from noisesieve.core.progress import Session
-from noisesieve.core.recipes import LAST, RetrainRecipe
 from noisesieve.core.records import Ints
 from noisesieve.core.run_lock import locked
 from noisesieve.core.text import printable, without_xml_control
@@ -35,16 +34,19 @@ from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.device import require_device
 from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.model_summary import summarize_model
+from noisesieve.learn.recipes import LAST, RetrainRecipe
 from noisesieve.learn.score import predict
 from noisesieve.learn.second_opinion import label_scores
-from noisesieve.report import RunFolder, output_folder, read_report, write_table
+from noisesieve.measure.accuracy_chart import MODELS, AccuracyTable, ClassAccuracy, draw_accuracy
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.report.choose_folder import output_folder
 from noisesieve.report.model_card import ModelCard, SavedModel, TrainedWeights, load_model, save_model
-from noisesieve.report.run import RunRecord
-from noisesieve.retrain.chart import MODELS, AccuracyTable, ClassAccuracy, draw_accuracy
+from noisesieve.report.report import read_report, write_table
+from noisesieve.report.run import RunFolder, RunRecord
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
 from noisesieve.retrain.loop import RetrainLoop, RetrainResult
 from noisesieve.retrain.retrain_plan import describe_retraining, plan_baseline
-from noisesieve.sieve.calibrate import summarize_model
 
 __all__ = ["MODELS", "RetrainSummary", "retrain"]
 
@@ -92,7 +94,7 @@ def retrain(settings: RetrainSettings, *, session: Session | None = None) -> Ret
     joined = TrainingSession.join(settings.device, session)
     if joined.processes.is_leader:
         try:
-            return _lead(settings, joined)
+            return _retrain_and_record(settings, joined)
         finally:
             joined.processes.broadcast("")  # no further training: the other ranks end
     quiet = TrainingSession(stop=joined.stop, processes=joined.processes)
@@ -101,7 +103,7 @@ def retrain(settings: RetrainSettings, *, session: Session | None = None) -> Ret
     return None
 
 
-def _lead(settings: RetrainSettings, session: TrainingSession) -> RetrainSummary:
+def _retrain_and_record(settings: RetrainSettings, session: TrainingSession) -> RetrainSummary:
     """Run every stage, in order. This is rank 0, or the only process."""
     report = read_report(settings.run)
     refuse_vectors(report, "retrain", "embeddings", "predictions")
@@ -115,7 +117,10 @@ def _lead(settings: RetrainSettings, session: TrainingSession) -> RetrainSummary
         raise OutputError(f"{folder}: is the run itself.", "Choose another folder with -o.")
     with locked(folder):
         RunFolder(folder).recover()
-        job = prepare_retraining(report, model, index, roles, settings, RunFolder(folder), session)
+        as_scanned = replace(settings.pixels, max_pixels=pixel_settings_of_run(report).max_pixels)
+        with Decoder(as_scanned, session) as decoder, Decoder(settings.pixels, session) as test_decoder:
+            decoders = decoder, test_decoder
+            job = prepare_retraining(report, model, index, roles, settings, RunFolder(folder), decoders, session)
         if job is None:
             session.note("This retraining is finished already: same settings, same run.")
             if (made := RunFolder(folder).read()) is not None and not made.own:
@@ -135,9 +140,9 @@ def _lead(settings: RetrainSettings, session: TrainingSession) -> RetrainSummary
             fair = plan_baseline(job.recipe, recipe_of_run(report), rows=len(rows), passes=images)
             baseline = _share_and_train(_task(job, "ce", fair, (job.given, rows, rows[:0])), session)
         with job.folder.stage() as staged:
-            found = _record(job, retrained, baseline, staged, session)
+            summary = _record(job, retrained, baseline, staged, session)
             job.folder.complete(RunRecord(job.identity, version=__version__), staged)
-        return found
+        return summary
 
 
 def _images_of_scan(job: RetrainJob) -> int:
@@ -217,7 +222,7 @@ def _record(
     accuracy = None
     if job.test_set is not None:
         accuracy = _accuracy(model, job.test_set, retrained, baseline, session.device)
-    found = RetrainSummary(
+    summary = RetrainSummary(
         version=__version__,
         run=str(job.settings.run),
         output=str(home),
@@ -228,12 +233,12 @@ def _record(
         seconds=sum(row.seconds for row in retrained.history),
         accuracy=accuracy,
     )
-    write_json(folder / "retrain.json", found.to_document())
+    write_json(folder / "retrain.json", summary.to_document())
     if accuracy is not None:
         with atomic_write(folder / "curves.svg") as file:
             title = without_xml_control(printable(home.name))
             file.write(draw_accuracy(accuracy, title).encode("utf-8", "backslashreplace"))
-    return found
+    return summary
 
 
 def _accuracy(

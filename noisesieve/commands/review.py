@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from noisesieve import pixels
 from noisesieve.commands._open_run import (
     index_of_run,
     pixel_settings_of_run,
@@ -15,15 +14,18 @@ from noisesieve.commands._open_run import (
     shows_images,
 )
 from noisesieve.commands._own_vectors import kind_of_vectors
-from noisesieve.core.command_settings import ReviewSettings
+from noisesieve.commands.settings import ReviewSettings
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import atomic_write
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index, Ints
 from noisesieve.core.text import leads_out
 from noisesieve.measure.samples import draw_probe
-from noisesieve.report import Report, read_report
-from noisesieve.review import build_page_data, decided_rows, render_page
+from noisesieve.pixels.decoded import Decoded
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.report.report import Report, read_report
+from noisesieve.review.page import render_page
+from noisesieve.review.page_data import build_page_data, decided_rows
 
 EARLIER = 200  # rows shown that were decided before
 THUMBNAIL = 480  # longer side of an image on the page, in pixels
@@ -51,18 +53,24 @@ def review(run: Path, settings: ReviewSettings, *, session: Session) -> ReviewRe
     if not shows:
         session.warn("You did not make this run here, and nothing in it proves its images: they are shown with --data.")
     sample = draw_probe(report, settings.probe, seed=settings.probe_seed) if settings.probe else None
-    suspects = write_review(
-        report,
-        index,
-        page,
-        limit=settings.limit,
-        least=settings.min_probability,
-        session=session,
-        sample=sample,
-        shows=shows,
-    )
+    request = PageRequest(report, index, settings.min_probability, limit=settings.limit, sample=sample, shows=shows)
+    with Decoder(pixel_settings_of_run(report), session) as decoder:
+        suspects = write_review(request, page, decoder, session)
     probed = 0 if sample is None else len(sample)
     return ReviewResult(page, suspects, min(settings.limit, suspects), len(report.corrupted), probed)
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """What a page shows: the suspects of a report, with their images."""
+
+    report: Report
+    index: Index
+    min_probability: float
+    limit: int = ReviewSettings.limit
+    sample: Ints | None = None  # a random sample of rows, which come first
+    shows: bool = True  # False: without images
+    decoded: Decoded | None = None  # what the scan has decoded already
 
 
 def _as_typed(folder: Path) -> str:
@@ -71,42 +79,32 @@ def _as_typed(folder: Path) -> str:
     return str(folder.relative_to(here)) if folder.is_relative_to(here) else str(folder)
 
 
-def write_review(
-    report: Report,
-    index: Index,
-    page: Path,
-    *,
-    limit: int,
-    least: float,
-    session: Session,
-    sample: Ints | None = None,
-    shows: bool = True,
-) -> int:
+def write_review(request: PageRequest, page: Path, decoder: Decoder, session: Session) -> int:
     """Write the page, a random sample first if there is one, and return how many suspects there are.
 
-    An image that changed since the run, or is outside the dataset, is not shown; without `shows` none is.
+    An image that changed since the run, or is outside the dataset, is not shown.
     """
-    suspects = report.suspects(least)["row"].to_numpy()
+    report, index, sample = request.report, request.index, request.sample
+    suspects = report.suspects(request.min_probability)["row"].to_numpy()
     first: Ints = np.zeros(0, dtype=np.int64) if sample is None else sample
-    rows: Ints = np.concatenate((first, suspects[:limit][~np.isin(suspects[:limit], first)]))
+    rows: Ints = np.concatenate((first, suspects[: request.limit][~np.isin(suspects[: request.limit], first)]))
     paths, hashes = report.table["path"].to_pylist(), report.table["sha256"].to_pylist()
     earlier = decided_rows(report)[:EARLIER]
     wanted = [*rows.tolist(), *(row for row in earlier.tolist() if row not in set(rows.tolist()))]
     shown = [row for row in wanted if index.locate(row).file and not leads_out(paths[row] or "")]
-    shown = shown if shows else []
-    inside = np.array(shown, dtype=np.int64)
+    inside = np.array(shown if request.shows else [], dtype=np.int64)
     scanned = kind_of_vectors(report) is None  # else the hashes are not those of the images
-    thumbnails = pixels.thumbnails(
+    thumbnails = decoder.thumbnails(
         index,
         inside,
-        pixel_settings_of_run(report),
-        session,
         sha256=[hashes[row] for row in inside.tolist()] if scanned else None,
         longest=THUMBNAIL,
+        training_size=report.summary.training.recipe.image_size,
+        decoded=request.decoded,
     )
     images = dict.fromkeys(wanted) | dict(zip(inside.tolist(), thumbnails, strict=True))
     run = _as_typed(report.path.parent)
-    text = render_page(build_page_data(report, rows, images, least, run=run, sample=len(first)))
+    text = render_page(build_page_data(report, rows, images, request.min_probability, run=run, sample=len(first)))
     with atomic_write(page) as file:
         file.write(text.encode("utf-8", "backslashreplace"))
     if lost := sum(thumbnail is None for thumbnail in thumbnails):

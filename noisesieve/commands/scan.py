@@ -16,18 +16,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from noisesieve import sources
 from noisesieve.commands._dataset import prepare, validate_settings
 from noisesieve.commands._own_vectors import validate_vectors
 from noisesieve.commands._record import decide_rows, record
 from noisesieve.commands._run import bring_up_to_date, open_run, show
 from noisesieve.commands._train import train, train_network
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
-from noisesieve.core.settings import ScanSettings
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.training_data import TrainingTask
-from noisesieve.report import Report
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.report.report import Report
+from noisesieve.sources.registry import read_index
 
 __all__ = ["Report", "scan"]
 
@@ -61,14 +62,14 @@ def scan(
 
 def _run_stages(settings: ScanSettings, session: TrainingSession, relabel: Callable[[Index], Index]) -> Report:
     """Run every stage, in order. This is rank 0, or the only process."""
-    index = relabel(sources.read(settings.source))  # INDEX
-    with open_run(index, settings, session) as run:
-        prepared = prepare(index, settings, run, session)  # DECODE
+    index = relabel(read_index(settings.source))  # INDEX
+    with open_run(index, settings, session) as run, Decoder(settings.pixels, session) as decoder:
+        prepared = prepare(index, settings, run, decoder, session)  # DECODE
         if prepared is None:
-            return bring_up_to_date(run, index, settings, session)  # the same run is finished already
+            return bring_up_to_date(run, index, settings, decoder, session)  # the same run is finished already
         dataset, begun = prepared
-        trained = train(dataset, settings, run, begun, session)  # TRAIN
+        trained = train(dataset, settings, run, begun, decoder, session)  # TRAIN
         verdicts = decide_rows(trained)  # DECIDE
         report = record(trained, verdicts, run, begun, settings, session)  # RECORD
-        show(report, index, settings, session)  # SHOW
+        show(report, index, settings, decoder, session, decoded=dataset.decoded)  # SHOW
         return report

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noisesieve.commands._open_run import read_outcomes
-from noisesieve.core.command_settings import WaiveSettings
+from noisesieve.commands.settings import WaiveSettings
 from noisesieve.core.errors import InputError
 from noisesieve.core.progress import Session
-from noisesieve.report import Report, find_rows, read_report
+from noisesieve.report.report import Report, find_rows, read_report
 from noisesieve.report.waivers import Waiver, add_waivers, waiver_of
 
 

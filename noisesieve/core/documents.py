@@ -19,8 +19,8 @@ def from_json(kind: type[T], value: object, name: str = "the document") -> T:
     Raises ValueError that names what is missing, or of another type.
     """
     if is_dataclass(kind):
-        found: T = _dataclass(kind, _require(value, dict, name), name)
-        return found
+        record: T = _dataclass(kind, _require(value, dict, name), name)
+        return record
     converted: T = _convert(kind, value, name)
     return converted
 

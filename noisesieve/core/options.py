@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from pathlib import Path
@@ -19,6 +19,7 @@ from noisesieve.core.errors import UsageError
 
 S = TypeVar("S")
 REQUIRED: Any = dataclasses.MISSING
+DATA, OUTPUT, NETWORK, TRAINING, MACHINE, GATE = "Data", "Output", "Network", "Training", "Machine", "Gate"
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class Option:
     help: str
     group: str = ""
     flags: tuple[str, ...] = ()  # default: --the-name
-    choices: tuple[str, ...] = ()
-    least: float | None = None
-    most: float | None = None
+    choices: tuple[str, ...] | Callable[[], Iterable[str]] = ()  # a function where a registry has them
+    minimum: float | None = None
+    maximum: float | None = None
     above: float | None = None  # an open lower bound
     parse: Callable[[str, str], Any] | None = None  # (text, flag) → value
     shown: str = ""  # the default as the command line shows it
@@ -41,34 +42,50 @@ class Option:
         """Return the long flag of the field `name`."""
         return self.flags[0].partition("/")[0] if self.flags else "--" + name.replace("_", "-")
 
+    def allowed(self) -> tuple[str, ...]:
+        """Return the choices."""
+        return tuple(self.choices() if callable(self.choices) else self.choices)
+
     def check(self, name: str, value: Any, *, whole: bool) -> None:
         """Refuse a value that is not one of the choices or outside the bounds."""
         flag = self.flag(name)
-        if self.choices and value not in self.choices:
-            raise UsageError(f"{flag} {value}: unknown.", f"Choose {', '.join(self.choices)}.")
-        if self.least is None and self.most is None and self.above is None:
+        if self.choices:
+            allowed = self.allowed()
+            values = value if isinstance(value, tuple) else (value,)
+            for unknown in (item for item in values if item not in allowed):
+                raise UsageError(f"{flag} {unknown}: unknown.", f"Choose {', '.join(allowed)}.")
+        if self.minimum is None and self.maximum is None and self.above is None:
             return
         kind = int if whole else int | float
         inside = isinstance(value, kind) and not isinstance(value, bool)
-        inside = inside and (self.least is None or value >= self.least)
+        inside = inside and (self.minimum is None or value >= self.minimum)
         inside = inside and (self.above is None or value > self.above)
-        inside = inside and (self.most is None or value <= self.most) and value == value
+        inside = inside and (self.maximum is None or value <= self.maximum) and value == value
         if not inside:
             raise UsageError(f"{flag} {value}: must be a {'whole ' * whole}number {self._bounds()}.")
 
     def _bounds(self) -> str:
         low = (
-            f"above {self.above:g}" if self.above is not None else "" if self.least is None else f"from {self.least:,g}"
+            f"above {self.above:g}"
+            if self.above is not None
+            else ""
+            if self.minimum is None
+            else f"from {self.minimum:,g}"
         )
-        if self.most is None:
+        if self.maximum is None:
             return low.replace("from", "of at least")
-        return f"{low} {'to' if self.above is None else 'and at most'} {self.most:,g}".strip()
+        return f"{low} {'to' if self.above is None else 'and at most'} {self.maximum:,g}".strip()
 
 
 def option(default: Any, text: str, group: str = "", **details: Any) -> Any:
     """Return a dataclass field with an option."""
     metadata = {"option": Option(text, group, **details)}
     return field(metadata=metadata) if default is REQUIRED else field(default=default, metadata=metadata)
+
+
+def replace_output_option() -> Any:
+    """Return the field of --force."""
+    return option(False, "Replace existing output.", OUTPUT)
 
 
 class Settings:
@@ -83,14 +100,14 @@ class Settings:
 
 def option_fields(kind: type) -> dict[str, tuple[Any, Option]]:
     """Return name → (type, option) of every option of a settings class, its nested settings included, in order."""
-    found: dict[str, tuple[Any, Option]] = {}
+    options: dict[str, tuple[Any, Option]] = {}
     hints = typing.get_type_hints(kind)
     for item in fields(kind):
         if dataclasses.is_dataclass(hints[item.name]):
-            found |= option_fields(hints[item.name])
+            options |= option_fields(hints[item.name])
         elif "option" in item.metadata:
-            found[item.name] = hints[item.name], item.metadata["option"]
-    return found
+            options[item.name] = hints[item.name], item.metadata["option"]
+    return options
 
 
 def default_of(kind: type, name: str) -> Any:

@@ -88,17 +88,6 @@ def unfinished_publication(main: Path) -> Path | None:
         return None
 
 
-def sidecar_path(out: Path, ending: str) -> Path:
-    """Return the path of a file beside an output of `apply`: `new.csv` → `new.audit.csv`."""
-    return out.with_name(f"{out.stem if out.suffix else out.name}.{ending}")
-
-
-def sidecar_names(out: Path) -> list[str]:
-    """Return the names of all files that `apply` may write beside its output."""
-    endings = ("audit.csv", "summary.json", "decisions.csv")
-    return [sidecar_path(out, ending).name for ending in endings] if out.name else []
-
-
 def _content(plan: dict[str, Any], main: Path) -> bytes:
     """Return what is signed of a plan: only its own user carries it out."""
     return json.dumps([main.name, plan["mark"], plan["others"], plan["remove"]]).encode()

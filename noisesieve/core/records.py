@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from noisesieve.core.recipes import HeadRecipe
-
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
+DECIDED_COLUMN = "noisesieve_decided"  # of a user's table: how `apply` remembers what people decided
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,11 @@ class FileFacts:
     def readable(self) -> Bools:
         return np.array([status == "ok" for status in self.status], dtype=np.bool_)
 
+    @property
+    def longest_sides(self) -> Ints:
+        """The longer side of every readable image."""
+        return np.maximum(self.width, self.height)[self.readable]
+
 
 class Pixels(Protocol):
     """uint8 images at training size, one per readable row."""
@@ -106,92 +110,12 @@ class Pixels(Protocol):
 
 
 @dataclass(frozen=True)
-class EpochRow:
-    """One row of history.parquet."""
-
-    epoch: int
-    phase: str
-    beta: float
-    learning_rate: float
-    train_loss: float | None
-    kept: int
-    flagged: int
-    undecided: int
-    steps: int
-    skipped_steps: int
-    train_seconds: float
-    score_seconds: float
-    images_per_second: float
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """How often the given label is predicted for rows that the predictor was not trained on."""
-
-    agreement: float
-    class_agreement: float  # the mean over the classes
-
-    @property
-    def score(self) -> float:
-        """What depths and loss are chosen by: it needs no truth."""
-        return (self.agreement + self.class_agreement) / 2
-
-
-@dataclass(frozen=True)
-class DepthEvidence(Agreement):
-    """The agreement of least squares on some depths of a network."""
-
-    depths: list[str]
-
-
-@dataclass(frozen=True)
-class LossEvidence(Agreement):
-    """The agreement of heads that were trained with some loss."""
-
-    beta: float
-    prior: str
-    weight_decay: float
-    loop_eps: float
-
-    def is_of(self, recipe: HeadRecipe) -> bool:
-        """Return True if this is the loss of a recipe."""
-        own = (self.beta, self.prior, self.weight_decay, self.loop_eps)
-        return own == (recipe.beta, recipe.prior, recipe.weight_decay, recipe.loop_eps)
-
-
-@dataclass(frozen=True)
 class Recalibration:
     """How decisions corrected the probabilities of a run: logit P' = shift + slope * logit P."""
 
     shift: float
     slope: float
     decisions: int
-
-
-@dataclass(frozen=True)
-class JudgeEvidence:
-    """How often a model predicts the given label of rows that it was not trained on."""
-
-    judge: str  # network or heads
-    agreement: float
-
-
-@dataclass(frozen=True)
-class TrainingFacts:
-    """What was chosen during training."""
-
-    warmup_epochs: int
-    epochs: int
-    sieve_start: int
-    flip: bool
-    held_out: int  # rows that chose the length of the warm-up; on the frozen path all rows are scored out of fold
-    held_out_agreement: list[float]  # mean probability of their given labels, at each evaluation
-    loop_eps: float
-    heads: int | None = None  # None: a network was trained
-    compared_depths: list[DepthEvidence] | None = None  # what the depths of the features were chosen from
-    compared_losses: list[LossEvidence] | None = None  # what beta, prior and weight decay were chosen from
-    held_out_accuracy: float | None = None  # of a network on the held-out rows' given labels, after the warm-up
-    compared_judges: list[JudgeEvidence] | None = None  # the model that decides comes first
 
 
 @dataclass(frozen=True)
@@ -210,13 +134,12 @@ class Scores:
     flagged_epochs: Floats | None  # (N,) share of the sieve epochs in which the row was dropped; None: no training
     prior: Floats  # (K,)
     beta: float
-    history: list[EpochRow]
-    facts: TrainingFacts | None  # None: no training
     # (N,) True where CE snapshot and regularized network predict different other classes; None: no snapshot
     disagree: Bools | None = None
     # (N, 2) from the saved weights alone: probability of the given label, and 1 where they flag the row
     saved_model_scores: Floats | None = None
-    division: Bools | None = None  # (N,) clean at the epoch that consistency training uses; None: use the verdict
+    held_out_accuracy: float | None = None  # of a network on given labels that it was not trained on
+    early_clean: Bools | None = None  # (N,) clean at the epoch that consistency training uses; None: use the verdict
     out_of_fold: bool = False  # True: every row was scored by heads that were not trained on it
     sieve_eps: float | None = None  # the floor of the verdict, if it was chosen from these scores
     noise_model: NoiseModel | None = None  # what was fitted to choose it
@@ -239,14 +162,3 @@ class Verdicts:
     corruption_probability: Floats
     undecided: int  # rows whose margin is zero within rounding
     recalibration: Recalibration | None = None  # how decisions corrected the probabilities
-
-
-@dataclass(frozen=True)
-class ModelSummary:
-    """How the saved weights alone, which are not the whole verdict, score the rows they were trained on."""
-
-    flagged: int  # clean rows that these weights alone would flag
-    of: int  # clean rows, by the verdict
-    # P(label wrong) as a piecewise linear curve over ln f[y]: the knots
-    log_probability: list[float]
-    corruption_probability: list[float]

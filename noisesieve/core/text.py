@@ -87,7 +87,7 @@ def printable(text: str) -> str:
 
     In a CI log some text is a command, as `::set-output` of GitHub and `##vso[…]` of Azure: it is broken up.
     """
-    text = _CI_COMMAND.sub(lambda found: " ".join(found[0]), text)
+    text = _CI_COMMAND.sub(lambda match: " ".join(match[0]), text)
     if text.isprintable():
         return text
     return "".join(c if _is_safe(c) else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
@@ -173,18 +173,6 @@ def carried_name(name: str, taken: Container[str]) -> str:
     while name in taken:
         name = f"user_{name}"
     return name
-
-
-def chart_start(width: int, height: int, label: str) -> str:
-    """Return the beginning of an SVG chart, in the style of all our charts."""
-    style = (
-        "text{font:13px system-ui,sans-serif;fill:#222}.small{font-size:11px;fill:#555}.title{font-size:15px;"
-        "font-weight:600}.axis{stroke:#999;fill:none}.grid{stroke:#e5e5e5}"
-    )
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img" aria-label="{label}"><style>{style}</style><rect width="{width}" height="{height}" fill="#fff"/>'
-    )
 
 
 def refuse_half_characters(value: object, location: str) -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from noisesieve.core.decision_marks import DECIDED_COLUMN, Decided, DecidedRow, DecisionMark, decision_key
 from noisesieve.core.errors import InputError
 from noisesieve.core.progress import Session
-from noisesieve.core.records import FileFacts, Index
+from noisesieve.core.records import DECIDED_COLUMN, FileFacts, Index
 from noisesieve.core.text import unguard_cell
+from noisesieve.decisions.marks import DecisionMark, decision_key
 from noisesieve.decisions.read import Decision, read_decisions
+from noisesieve.report.build_table import Decided, DecidedRow
 
 PEOPLE = 3  # reviewers that are named
 
@@ -27,8 +28,8 @@ def find_decisions(
     is now. Other decisions hold for the row with their id or path. Those on other images are counted and passed over.
     """
     rows, known = _Rows(index, file_facts), {*index.labels, *classes}
-    found = dict(_in_table(index, file_facts, session))
-    before, unknown, conflicts = len(found), 0, []
+    decided = dict(_in_table(index, file_facts, session))
+    before, unknown, conflicts = len(decided), 0, []
     for entry in (entry for file in files for entry in read_decisions(file).decisions):
         if entry.untouched or (entry.exported and entry.label == entry.given):
             continue  # our own export, not edited
@@ -37,22 +38,22 @@ def find_decisions(
         if (label := _label(entry, known)) is not None and label not in known and matched:
             raise InputError(f"{entry.location}: {label!r} is not a class of the dataset.", "Use `apply` instead.")
         for row in matched:
-            earlier = found.setdefault(row, entry)
+            earlier = decided.setdefault(row, entry)
             if _label(earlier, known) != label:
                 conflicts.append(f"{index.ids[row]!r}: {_whose(earlier)}, and {_whose(entry)}")
     if conflicts:
         raise InputError(f"{len(conflicts):,} rows were decided twice, differently:", "Keep one each.", items=conflicts)
     if unknown:
         session.warn(f"{unknown:,} decisions are about other images or other labels: passed over.")
-    if found:
+    if decided:
         in_table = f", {before:,} of them in the table" if before else ""
         session.note(
-            f"{len(found):,} rows are decided{_people(found.values())}{in_table}: they are learnt as decided, and not "
-            "asked about again."
+            f"{len(decided):,} rows are decided{_people(decided.values())}{in_table}: they are learnt as decided, and "
+            "not asked about again."
         )
     return {
         row: DecidedRow(label, _word(entry, label, index.labels[row]), entry.by, entry.at, entry.applied)
-        for row, entry in sorted(found.items())
+        for row, entry in sorted(decided.items())
         for label in [_label(entry, known)]
     }
 

@@ -70,9 +70,9 @@ def read_decisions(file: Path) -> DecisionFile:
 
 
 def _read_csv(file: Path, blob: bytes) -> DecisionFile:
-    found = read_csv_file(file, csv_separator(file))
-    names = [ALIASES.get(name.strip().lower(), name.strip()) for name in found.header]
-    replace(found, header=names).refuse_repeated_columns(file)
+    table = read_csv_file(file, csv_separator(file))
+    names = [ALIASES.get(name.strip().lower(), name.strip()) for name in table.header]
+    replace(table, header=names).refuse_repeated_columns(file)
     keys: list[str] = [name for name in ("noisesieve_id", "id", "path") if name in names]
     if not keys or "label" not in names:
         raise InputError(
@@ -81,7 +81,7 @@ def _read_csv(file: Path, blob: bytes) -> DecisionFile:
         )
     if "noisesieve_id" in keys:
         keys = ["noisesieve_id"]  # the column id is then Label Studio's own
-    rows = zip(found.lines, found.rows, strict=True)
+    rows = zip(table.lines, table.rows, strict=True)
     entries = [_from_row(dict(zip(names, cells, strict=True)), keys, f"{file}:{line}") for line, cells in rows]
     decisions = [entry for entry in entries if entry is not None]
     return DecisionFile(decisions, undecided=len(entries) - len(decisions))
@@ -131,9 +131,9 @@ def _read_label_studio(file: Path, blob: bytes) -> DecisionFile:
     undecided = 0
     for i, task in enumerate(tasks):
         refuse_half_characters(task, f"{file}, task {i}")
-        found = _task_decisions(task, f"{file}, task {task.get('id', i)}")
-        decisions.extend(found)
-        undecided += not found
+        task_decisions = _task_decisions(task, f"{file}, task {task.get('id', i)}")
+        decisions.extend(task_decisions)
+        undecided += not task_decisions
     return DecisionFile(decisions, undecided)
 
 
@@ -151,7 +151,7 @@ def _task_decisions(task: dict[str, Any], location: str) -> list[Decision]:
             return []
         who, when = _word(task.get("annotator")) or "", _word(task.get("updated_at")) or ""
         return [Decision(names, _choice(label, location), location, who, when, "label-studio", sha256, given)]
-    found = []
+    read = []
     for annotation in _list(task.get("annotations"), location):
         if not isinstance(annotation, dict) or annotation.get("was_cancelled"):
             continue
@@ -161,8 +161,8 @@ def _task_decisions(task: dict[str, Any], location: str) -> list[Decision]:
             value = result.get("value")
             label = _choice(value.get("choices") if isinstance(value, dict) else None, location)
             when = _word(annotation.get("updated_at")) or ""
-            found.append(Decision(names, label, location, _annotator(annotation), when, "label-studio", sha256, given))
-    return found
+            read.append(Decision(names, label, location, _annotator(annotation), when, "label-studio", sha256, given))
+    return read
 
 
 def _list(value: Any, location: str) -> list[Any]:

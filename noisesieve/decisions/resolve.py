@@ -13,7 +13,7 @@ import pyarrow as pa
 from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.text import unguard_cell
 from noisesieve.decisions.read import Decision
-from noisesieve.report import Report
+from noisesieve.report.report import Report
 
 COMPARED_IDS = 20_000  # ids compared with a misspelled one; more would take seconds
 
@@ -119,13 +119,13 @@ class _RunRows:
         """Return the row of a decision. An id identifies one row, a path perhaps several; both must agree."""
         meant: set[int] | None = None
         for kind, name in entry.names:
-            found = self._rows(kind, name, entry.guarded)
-            if found is None:
+            rows = self._rows(kind, name, entry.guarded)
+            if rows is None:
                 close = difflib.get_close_matches(name, self.ids[:COMPARED_IDS], n=1)
                 raise _InvalidDecision(
                     f"{name!r} is not in the run" + (f": did you mean {close[0]!r}?" if close else "")
                 )
-            meant = found if meant is None else meant & found
+            meant = rows if meant is None else meant & rows
         if not meant:
             raise _InvalidDecision(
                 "it identifies no row" if meant is None else "its id and its path are different rows"
@@ -153,14 +153,14 @@ class _RunRows:
         return unguard_cell(entry.label)
 
 
-def accept_above(report: Report, least: float, decided: set[int]) -> dict[int, Outcome]:
+def accept_above(report: Report, min_probability: float, decided: set[int]) -> dict[int, Outcome]:
     """Return the suggestions for undecided suspects whose label is wrong with at least this probability."""
     suspects = report.corrupted
     columns = (suspects[name].to_pylist() for name in ("row", "suggested_label", "corruption_probability"))
     return {
-        row: Outcome(row, label, "accept (automatic)", f"accept-above {least:g}", "noisesieve", "", "")
+        row: Outcome(row, label, "accept (automatic)", f"accept-above {min_probability:g}", "noisesieve", "", "")
         for row, label, probability in zip(*columns, strict=True)
-        if label is not None and probability >= least and row not in decided
+        if label is not None and probability >= min_probability and row not in decided
     }
 
 

@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from noisesieve.core.errors import InputError
 from noisesieve.core.files import Json
-from noisesieve.core.settings import MIN_PROBABILITY
 from noisesieve.core.text import without_xml_control
-from noisesieve.report import Report
+from noisesieve.report.report import Report
+from noisesieve.report.settings import MIN_PROBABILITY
 
 BLOCK = 8192  # rows as Python objects at a time
 
@@ -68,15 +68,15 @@ class ExportFormat:
     images: str = ""  # "", "files", "sizes" (files with their size) or "bytes"
 
 
-def select_rows(report: Report, *, only: str, top: int | None, least: float | None) -> pa.Table:
+def select_rows(report: Report, *, only: str, top: int | None, min_probability: float | None) -> pa.Table:
     """Return the chosen rows: suspects by rank; clean rows or all rows in the dataset's order, by rank with `top`."""
     if only == "corrupted":
-        table = report.suspects(MIN_PROBABILITY if least is None else least)
+        table = report.suspects(MIN_PROBABILITY if min_probability is None else min_probability)
     else:
         table = report.table if only == "all" else report.table.filter(pa.array(report.verdicts == "clean"))
-    if least is not None and only != "corrupted":
+    if min_probability is not None and only != "corrupted":
         probability = table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
-        table = table.filter(pa.array(probability >= least))  # false for rows without a score (NaN)
+        table = table.filter(pa.array(probability >= min_probability))  # false for rows without a score (NaN)
     if top is not None:
         table = table.sort_by("rank").slice(0, top)  # rows without a rank come last
     return table

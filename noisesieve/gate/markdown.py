@@ -49,4 +49,4 @@ def _word(passed: bool) -> str:
 def escape(text: str) -> str:
     """Return text that Markdown shows literally: nobody is notified, nothing becomes a link."""
     plain = html.escape(_SPECIAL.sub(r"\\\1", printable(text)), quote=False)
-    return _LINK.sub(lambda found: f"&#{ord(found[0])};", plain)
+    return _LINK.sub(lambda match: f"&#{ord(match[0])};", plain)

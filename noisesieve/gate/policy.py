@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from noisesieve.core.command_settings import Policy
-from noisesieve.core.intervals import wilson_interval
 from noisesieve.core.options import Limit
 from noisesieve.core.text import natural_key
-from noisesieve.report import Report
+from noisesieve.gate.settings import Policy
+from noisesieve.report.intervals import wilson_interval
+from noisesieve.report.report import Report
 from noisesieve.report.summarize import code_values
 
 
@@ -41,13 +41,13 @@ class BatchCounts:
     classes: dict[str, tuple[int, int]]  # label → suspects, of
 
 
-def count_batch(report: Report, least: float) -> BatchCounts:
+def count_batch(report: Report, min_probability: float) -> BatchCounts:
     """Count the rows of a report; `corrupted` are flagged rows that are wrong with at least this probability."""
     table, verdicts = report.table, report.verdicts
     labels = np.array(table["label"].to_pylist(), dtype=object)
     waived = table["waived"].to_numpy(zero_copy_only=False)
     scored = (verdicts == "clean") | (verdicts == "corrupted")
-    suspect = report.is_suspect(least)
+    suspect = report.is_suspect(min_probability)
     totals, hits = Counter(labels[scored].tolist()), Counter(labels[suspect].tolist())
     return BatchCounts(
         examples=len(table),
@@ -186,11 +186,11 @@ class Suspect:
     sha256: str
 
 
-def rates_by_group(report: Report, column: str, least: float) -> list[GroupRate]:
+def rates_by_group(report: Report, column: str, min_probability: float) -> list[GroupRate]:
     """Return the rate of suspects by value of a column, such as annotator; the highest lower bound first."""
     table, verdicts = report.table, report.verdicts
     names, codes = code_values(table[column])
-    scored, suspect = (verdicts == "clean") | (verdicts == "corrupted"), report.is_suspect(least)
+    scored, suspect = (verdicts == "clean") | (verdicts == "corrupted"), report.is_suspect(min_probability)
     totals = np.bincount(codes[scored], minlength=len(names)).tolist()
     hits = np.bincount(codes[suspect], minlength=len(names)).tolist()
     chances = table["corruption_probability"].to_numpy(zero_copy_only=False)
@@ -204,7 +204,7 @@ def rates_by_group(report: Report, column: str, least: float) -> list[GroupRate]
     return sorted(rows, key=lambda row: (-row.low, -row.share, natural_key(row.value)))
 
 
-def worst_suspects(report: Report, most: int, least: float) -> list[Suspect]:
+def worst_suspects(report: Report, most: int, min_probability: float) -> list[Suspect]:
     """Return the most suspicious rows."""
     columns = [item.name for item in fields(Suspect)]
-    return [Suspect(**row) for row in report.suspects(least).select(columns).slice(0, most).to_pylist()]
+    return [Suspect(**row) for row in report.suspects(min_probability).select(columns).slice(0, most).to_pylist()]

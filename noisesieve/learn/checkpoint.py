@@ -56,9 +56,9 @@ class Checkpoints:
         """Return the newest undamaged checkpoint, or None if there is none yet. Warns of a damaged one."""
         files = self._files()
         for file in reversed(files):
-            found = self._read(file)
-            if found is not None:
-                metadata, tensors = found
+            checkpoint = self._read(file)
+            if checkpoint is not None:
+                metadata, tensors = checkpoint
                 if metadata.get("identity") != self._identity:
                     raise StateError(
                         f"{file}: belongs to another recipe: the device, the version or the data changed since.",

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import torch
 
-from noisesieve.core.recipes import HeadRecipe, NetworkChoice, Recipe
 from noisesieve.learn.device import Precision, kept_memory
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.networks.backbones import build, depths_of
 from noisesieve.learn.networks.depths import Network
+from noisesieve.learn.recipes import HeadRecipe, NetworkChoice, Recipe
 from noisesieve.learn.second_opinion import SNAPSHOT_EPOCHS
 
 HEAD_BYTES = 2 * 512 * 4  # per row, at most: two views of projected features

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from noisesieve.core.recipes import HeadRecipe, NetworkRecipe, Recipe
-from noisesieve.core.records import LossEvidence
-from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.distributed import Processes
+from noisesieve.learn.evidence import LossEvidence
 from noisesieve.learn.networks.backbones import LITE
 from noisesieve.learn.networks.pretrained import NONE
 from noisesieve.learn.networks.timm_net import describe_depths, is_timm
 from noisesieve.learn.plan import NETWORK_ONLY, asks_for_nothing
+from noisesieve.learn.recipes import HeadRecipe, NetworkRecipe, Recipe
+from noisesieve.learn.settings import TrainingOptions
 from noisesieve.sieve.formulas import PAPER_EPS
 
 
-def introduce(recipe: Recipe, options: TrainingOptions, *, beside: HeadRecipe | None) -> str:
+def introduce(recipe: Recipe, options: TrainingOptions, *, compared_heads: HeadRecipe | None) -> str:
     """Return in plain words what will be done, and why."""
     if isinstance(recipe, HeadRecipe) and not recipe.image_size:
         return "Small classifiers learn your labels from your own embeddings."
@@ -29,27 +29,27 @@ def introduce(recipe: Recipe, options: TrainingOptions, *, beside: HeadRecipe | 
         return what[0].upper() + what[1:]
     start = "from scratch" if recipe.weights == NONE else f"from {recipe.weights}"
     what = f"A {recipe.backbone} is trained on your images, {start}."
-    if beside is not None:
-        what += " Classifiers on features of a frozen EfficientNet-lite0 are trained beside it; the better one decides."
+    if compared_heads is not None:
+        what += " Classifiers on features of a frozen EfficientNet-lite0 are trained as well; the better one decides."
     return " ".join([what, *_side_effects(recipe, options)])
 
 
 def _side_effects(recipe: NetworkRecipe, options: TrainingOptions) -> list[str]:
     """Return what an option changes beside what it names."""
-    found = []
+    effects = []
     plain = replace(options, settle_epochs=None, mixup=None, balanced=None, epoch_steps=None, score_pass="eval")
     if asks_for_nothing(plain) and not asks_for_nothing(options):
         named = [name for name in (*NETWORK_ONLY, "score_pass") if getattr(options, name) != getattr(plain, name)]
         flags = ", ".join("--" + name.replace("_", "-") for name in named)
-        found.append(f"({flags}: for a trained network only, so frozen features are not used.)")
+        effects.append(f"({flags}: for a trained network only, so frozen features are not used.)")
     if options.sieve_eps == PAPER_EPS and options.settle_epochs is None and options.preset == "auto":
-        found.append("(--sieve-eps 1e-8, the paper's floor: the verdict uses no cross-entropy snapshot.)")
-    return found
+        effects.append("(--sieve-eps 1e-8, the paper's floor: the verdict uses no cross-entropy snapshot.)")
+    return effects
 
 
-def describe_loss(recipe: HeadRecipe, found: list[LossEvidence]) -> str:
+def describe_loss(recipe: HeadRecipe, compared: list[LossEvidence]) -> str:
     """Return in plain words which loss was chosen for this dataset, and why."""
-    best = next(evidence for evidence in found if evidence.is_of(recipe))
+    best = next(evidence for evidence in compared if evidence.is_of(recipe))
     loss = "plain cross-entropy" if recipe.beta == 0 else f"confidence regularization (beta {recipe.beta:g})"
     prior = ", all classes weighted alike" if recipe.beta and recipe.prior == "uniform" else ""
     return f"Chosen for your labels: {loss}{prior}. It predicts {best.agreement:.1%} of the labels it was not shown."

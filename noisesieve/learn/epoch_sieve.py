@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.errors import TrainingError
-from noisesieve.core.recipes import NetworkRecipe
 from noisesieve.learn import second_opinion
 from noisesieve.learn.distributed import Processes
+from noisesieve.learn.recipes import NetworkRecipe
 from noisesieve.learn.score import Scorer
 from noisesieve.learn.state import TrainingState
 from noisesieve.learn.training_data import TrainingData
@@ -56,7 +56,7 @@ class EpochSieve:
         if state.pending is None:
             return 0, 0
         if state.epoch == self.recipe.divide_at:
-            state.division = state.pending | self.trusted
+            state.early_clean = state.pending | self.trusted
         if state.epoch != state.schedule(self.recipe).epochs:
             self.keep(state.pending)
         return int((~state.pending).sum()), 0 if margins is None else undecided(margins)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from noisesieve.core.records import EpochRow
+from noisesieve.learn.evidence import EpochRow
 from noisesieve.learn.schedule import Schedule
 
 

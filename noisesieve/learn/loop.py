@@ -15,8 +15,6 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.errors import Stopped, TrainingError
-from noisesieve.core.recipes import NetworkRecipe
-from noisesieve.core.records import EpochRow, Scores, TrainingFacts
 from noisesieve.learn import second_opinion, warmup
 from noisesieve.learn.augment import augment, mix
 from noisesieve.learn.batch_loader import BatchLoader
@@ -24,9 +22,11 @@ from noisesieve.learn.checkpoint import Checkpoint, CheckpointStore
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.epoch_sieve import EpochSieve
+from noisesieve.learn.evidence import EpochRow, TrainedScores, TrainingFacts
 from noisesieve.learn.history import EpochTotals, epoch_row, progress_facts
 from noisesieve.learn.losses import ENTROPY, Loss, entropy_loss, mixed_loss, training_loss
 from noisesieve.learn.networks.pretrained import statistics_of
+from noisesieve.learn.recipes import NetworkRecipe
 from noisesieve.learn.schedule import Schedule
 from noisesieve.learn.score import Scorer
 from noisesieve.learn.state import TrainingState, initial_state
@@ -78,11 +78,11 @@ class Loop:
         """The schedule, with the longest possible warm-up while its end is unknown."""
         return self.state.schedule(self.recipe)
 
-    def run(self) -> tuple[TrainingState, Scores]:
+    def run(self) -> tuple[TrainingState, TrainedScores]:
         """Train, score and sieve until the last epoch, starting from the last checkpoint if there is one."""
         state = self.state
-        if self.checkpoints is not None and (found := self.checkpoints.latest()) is not None:
-            state.restore(found)
+        if self.checkpoints is not None and (checkpoint := self.checkpoints.latest()) is not None:
+            state.restore(checkpoint)
             self.session.note(f"Resuming in epoch {state.epoch}, step {state.step}.")
         images = self.recipe.images_per_epoch(self.rows)
         self.session.stage("training", self.schedule.epochs * images)
@@ -107,14 +107,14 @@ class Loop:
         self.session.finish()
         return state, self.scores()
 
-    def scores(self) -> Scores:
+    def scores(self) -> TrainedScores:
         """Return the scores of every row, averaged over the last epochs and combined with the CE snapshot."""
         state, schedule = self.state, self.schedule
         assert state.prob_sum is not None
         sieve_epochs = max(1, schedule.epochs - schedule.sieve_start + 1)
         mean, weight = state.prob_sum / state.prob_count, self.recipe.opinion_weight
         probs, disagree = second_opinion.combine(state, mean, self.labels, weight)
-        return Scores(
+        return TrainedScores(
             probs=probs.numpy(),
             flagged_epochs=(state.dropped.double() / sieve_epochs).numpy(),
             prior=self.prior.numpy(),
@@ -133,7 +133,8 @@ class Loop:
             disagree=None if disagree is None else disagree.numpy(),
             margin_history=None if state.margin_history is None else state.margin_history.numpy(),
             saved_model_scores=None if state.saved_model_scores is None else state.saved_model_scores.numpy(),
-            division=None if state.division is None else state.division.numpy(),
+            held_out_accuracy=state.held_out_accuracy,
+            early_clean=None if state.early_clean is None else state.early_clean.numpy(),
         )
 
     # Training: one epoch over the kept rows.
@@ -249,11 +250,11 @@ class Loop:
         if phase == "warm-up" and len(self.held_out):
             self.watch_warmup()
         if phase == "settle":
-            second_opinion.record_snapshot(state, self.scorer, last=self.schedule.settled)
+            second_opinion.record_snapshot(state, self.scorer, last=self.schedule.snapshot_epoch)
         kept, margins = int(state.keep.sum()), self.sieve.score_rows()
         flagged, unclear = self.sieve.apply(margins)
         state.pending, self.resume_point = None, None
-        if phase == "settle" and state.epoch == self.schedule.settled:
+        if phase == "settle" and state.epoch == self.schedule.snapshot_epoch:
             state.restore_stash()  # at the end: a stop before this resumes from the start of this method
         return kept, flagged, unclear
 

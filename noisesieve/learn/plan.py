@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from noisesieve.core.errors import UsageError
-from noisesieve.core.recipes import HeadRecipe, NetworkRecipe, Recipe
 from noisesieve.core.records import Ints
-from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.networks.backbones import LITE
 from noisesieve.learn.networks.pretrained import IMAGENET, NONE
 from noisesieve.learn.networks.timm_net import facts_of, fitting_size, is_timm
 from noisesieve.learn.presets import PRESET_RECIPES, PRETRAINED_SIZES, frozen
+from noisesieve.learn.recipes import HeadRecipe, NetworkRecipe, Recipe
+from noisesieve.learn.settings import TrainingOptions
 from noisesieve.sieve.formulas import PAPER_EPS, largest_beta, own_weight
 
 SIZES = (16, 24, 32, 48, 64, 96, 128, 160, 224)
@@ -35,7 +35,7 @@ def plan_heads(options: TrainingOptions, *, rows: int, classes: int, name: str) 
     return planned
 
 
-def plan_beside(
+def plan_compared_heads(
     options: TrainingOptions, *, rows: int, classes: int, longest_sides: Ints, device: str
 ) -> HeadRecipe | None:
     """Return the recipe of the heads on frozen features that are scored beside a network on a GPU, or None.
@@ -107,14 +107,14 @@ def _base(options: TrainingOptions, rows: int, classes: int, longest_sides: Ints
         recipe = frozen(rows, classes)
     elif options.preset in AUTO_SIZED and isinstance(recipe, NetworkRecipe):
         recipe = replace(recipe, body_lr=BODY_LR)
-    least, most = PRETRAINED_SIZES
+    smallest, largest = PRETRAINED_SIZES
     backbone = backbone_of(options, weights, device)
     if is_timm(backbone):
         native = facts_of(backbone).size
-        affordable = native if is_gpu(device) else min(native, most)  # 518 px would take a CPU five times as long
+        affordable = native if is_gpu(device) else min(native, largest)  # 518 px would take a CPU five times as long
         recipe = replace(recipe, image_size=fitting_size(backbone, affordable))
     elif options.preset in AUTO_SIZED:
-        recipe = replace(recipe, image_size=min(most, max(least if weights in (LITE, IMAGENET) else 0, natural)))
+        recipe = replace(recipe, image_size=min(largest, max(smallest if weights in (LITE, IMAGENET) else 0, natural)))
     return replace(recipe, backbone=backbone, weights=weights if is_timm(weights) else Path(weights).name)
 
 
@@ -242,15 +242,15 @@ def fit_beta(recipe: Recipe, counts: Ints, classes: list[str]) -> tuple[Recipe, 
         return recipe, None
     uniform = recipe.balanced if isinstance(recipe, NetworkRecipe) else recipe.prior == "uniform"
     shares = np.full(len(counts), 1 / len(counts)) if uniform else counts / counts.sum()
-    most = int(shares.argmax())
-    share = f"{shares[most]:.0%}"
-    large = f"Every class counts {share}" if uniform else f"Class '{classes[most]}' has {share} of the labels"
+    largest = int(shares.argmax())
+    share = f"{shares[largest]:.0%}"
+    large = f"Every class counts {share}" if uniform else f"Class '{classes[largest]}' has {share} of the labels"
     if isinstance(recipe, NetworkRecipe) and recipe.adaptive_beta:
-        if (beta := largest_beta(float(shares[most]))) >= recipe.beta:
+        if (beta := largest_beta(float(shares[largest]))) >= recipe.beta:
             return recipe, None
         beta = float(f"{beta:.2g}")
         said = f"{large}: beta is lowered from {recipe.beta:g} to {beta:g}, so that they still count."
         return replace(recipe, beta=beta), said
-    if own_weight(float(shares[most]), recipe.beta) < 0:
+    if own_weight(float(shares[largest]), recipe.beta) < 0:
         return recipe, f"{large}, more than 1 / beta: many right ones may be flagged. A lower --beta prevents it."
     return recipe, None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from noisesieve.core.recipes import HeadRecipe, NetworkRecipe, Recipe
 from noisesieve.learn.networks.backbones import LITE
+from noisesieve.learn.recipes import HeadRecipe, NetworkRecipe, Recipe
 from noisesieve.sieve.formulas import PAPER_EPS
 
 CPU_LARGEST = 32  # resnet8's receptive field is 25 pixels: larger images cost more and gain little

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from noisesieve.core.recipes import SieveSchedule
+from noisesieve.learn.recipes import SieveSchedule
 
 LR_RISE = 2.0  # epochs of linear warm-up of the learning rate, for "hold"
 LR_END = 0.01  # final learning rate of the cosine, as a share of the initial one
@@ -32,22 +32,22 @@ class Schedule:
         return self.recipe.warmup_epochs - self.warmup
 
     @property
-    def settled(self) -> int:
+    def snapshot_epoch(self) -> int:
         """The last epoch of plain cross-entropy: warm-up plus settle epochs."""
         return self.warmup + self.recipe.settle_epochs
 
     def beta(self, epoch: int) -> float:
-        """Return 0 up to `settled`, then a linear ramp, then a constant."""
-        if epoch <= self.settled:
+        """Return 0 up to `snapshot_epoch`, then a linear ramp, then a constant."""
+        if epoch <= self.snapshot_epoch:
             return 0.0
         ramp = self.recipe.ramp_epochs
-        return self.recipe.beta * (min(1.0, (epoch - self.settled) / ramp) if ramp else 1.0)
+        return self.recipe.beta * (min(1.0, (epoch - self.snapshot_epoch) / ramp) if ramp else 1.0)
 
     def phase(self, epoch: int) -> str:
         """Return the phase of an epoch: warm-up, settle, ramp or sieve."""
         if epoch <= self.warmup:
             return "warm-up"
-        if epoch <= self.settled:
+        if epoch <= self.snapshot_epoch:
             return "settle"
         return "sieve" if epoch >= self.sieve_start else "ramp"
 
@@ -64,7 +64,9 @@ class Schedule:
             return lr / (1 + self.beta(epoch)) * half_cosine(now / self.epochs)
         if now < self.warmup:
             return lr * min(1.0, (now + 0.01) / LR_RISE)
-        start, end = (self.warmup, self.settled) if now < self.settled else (self.settled, self.epochs)
+        start, end = (
+            (self.warmup, self.snapshot_epoch) if now < self.snapshot_epoch else (self.snapshot_epoch, self.epochs)
+        )
         rest = (now - start) / max(1, end - start)
         return lr * (LR_END + (1 - LR_END) * half_cosine(rest))
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from noisesieve.core.recipes import NetworkRecipe
+from noisesieve.learn.recipes import NetworkRecipe
 from noisesieve.learn.score import Scorer
 from noisesieve.learn.state import TrainingState
 from noisesieve.sieve.calibrate import loop_eps_from_disagreement, suspect_disagreement

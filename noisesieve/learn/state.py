@@ -12,13 +12,13 @@ from torch import Tensor, nn
 
 from noisesieve.core.errors import StateError
 from noisesieve.core.files import Json
-from noisesieve.core.recipes import NetworkRecipe, RetrainRecipe
 from noisesieve.learn.checkpoint import Checkpoint
 from noisesieve.learn.device import Precision
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.backbones import build
 from noisesieve.learn.networks.depths import Network
 from noisesieve.learn.networks.pretrained import load_backbone
+from noisesieve.learn.recipes import NetworkRecipe, RetrainRecipe
 from noisesieve.learn.schedule import Schedule
 
 
@@ -40,7 +40,7 @@ class TrainingState:
     ce_snapshot: Tensor | None = None  # (N, K) float64: sum of the probabilities under plain cross-entropy
     ce_snapshot_count: int = 0
     saved_model_scores: Tensor | None = None  # (N, 2) float64: `label_scores` of the last epoch, for the model card
-    division: Tensor | None = None  # (N,) bool: v after the epoch `divide_at`
+    early_clean: Tensor | None = None  # (N,) bool: v after the epoch `divide_at`
     margin_history: Tensor | None = None  # (E, N) float32: the margin of every row at each scoring pass
     stashed: dict[str, Tensor] = field(default_factory=dict)  # weights to return to after the CE snapshot
     epoch: int = 1
@@ -54,7 +54,7 @@ class TrainingState:
     epoch_facts: Json = field(default_factory=dict)  # sums over the steps of the current epoch
     history: list[Json] = field(default_factory=list)  # one row per epoch
 
-    _OPTIONAL = ("pending", "prob_sum", "ce_snapshot", "saved_model_scores", "division", "margin_history")
+    _OPTIONAL = ("pending", "prob_sum", "ce_snapshot", "saved_model_scores", "early_clean", "margin_history")
     _FACTS = (
         "prob_count",
         "ce_snapshot_count",

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.files import write_json
-from noisesieve.core.recipes import NetworkRecipe, recipe_from_document, recipe_to_document
 from noisesieve.core.records import Pixels
-from noisesieve.pixels import load_pixels, save_pixels
+from noisesieve.learn.recipes import NetworkRecipe, recipe_from_document, recipe_to_document
+from noisesieve.pixels.transfer import load_pixels, save_pixels
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from noisesieve.core.recipes import NetworkRecipe
+from noisesieve.learn.recipes import NetworkRecipe
 from noisesieve.learn.score import Scorer
 from noisesieve.learn.state import TrainingState
 

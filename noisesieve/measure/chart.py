@@ -7,7 +7,6 @@ from xml.sax.saxutils import escape
 import numpy as np
 
 from noisesieve.core.records import Bools, Floats
-from noisesieve.core.text import chart_start
 from noisesieve.measure.evaluation import EvaluatedRows
 from noisesieve.measure.metrics import detection, precision_recall_curve
 
@@ -18,6 +17,18 @@ LEFT = (70, 545)  # left edges of the two plots
 BINS = 60
 POINTS = 400  # of the curve, at most
 RIGHT_COLOUR, WRONG_COLOUR = "#4477aa", "#cc6677"  # distinguishable with every kind of colour vision
+
+
+def chart_start(width: int, height: int, label: str) -> str:
+    """Return the beginning of an SVG chart, in the style of all our charts."""
+    style = (
+        "text{font:13px system-ui,sans-serif;fill:#222}.small{font-size:11px;fill:#555}.title{font-size:15px;"
+        "font-weight:600}.axis{stroke:#999;fill:none}.grid{stroke:#e5e5e5}"
+    )
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+        f'role="img" aria-label="{label}"><style>{style}</style><rect width="{width}" height="{height}" fill="#fff"/>'
+    )
 
 
 def draw_evaluation(rows: EvaluatedRows, title: str) -> str:

@@ -20,7 +20,7 @@ from noisesieve.measure.metrics import (
     precision_at,
 )
 from noisesieve.measure.truth import LabelledRows
-from noisesieve.report import Report
+from noisesieve.report.report import Report
 from noisesieve.report.schema import COLUMNS, SPLIT
 
 DEPTHS = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
@@ -128,6 +128,7 @@ class Evaluation:
     calibration: Calibration
     noise_rate: NoiseRates
     classes: list[ClassDetection]
+    schema_version: int = 2
 
 
 def evaluate_rows(rows: EvaluatedRows, run: str) -> Evaluation:

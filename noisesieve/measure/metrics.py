@@ -25,14 +25,14 @@ class Detection:
 
 def detection(flagged: Bools, wanted: Bools) -> Detection:
     """Return precision, recall and F1 of a verdict."""
-    right, found, total = int((flagged & wanted).sum()), int(flagged.sum()), int(wanted.sum())
+    right, positives, total = int((flagged & wanted).sum()), int(flagged.sum()), int(wanted.sum())
     return Detection(
-        flagged=found,
+        flagged=positives,
         right=right,
         wanted=total,
-        precision=_share(right, found),
+        precision=_share(right, positives),
         recall=_share(right, total),
-        f1=_share(2 * right, found + total),
+        f1=_share(2 * right, positives + total),
     )
 
 
@@ -90,7 +90,7 @@ def calibration(probability: Floats, wanted: Bools) -> Calibration:
     predicted = np.bincount(number, weights=probability, minlength=BINS)
     true = np.bincount(number, weights=wanted, minlength=BINS)
     bins = [
-        {"rows": int(rows[i]), "said": float(predicted[i] / rows[i]), "wrong": float(true[i] / rows[i])}
+        {"rows": int(rows[i]), "predicted": float(predicted[i] / rows[i]), "wrong": float(true[i] / rows[i])}
         for i in np.flatnonzero(rows > 0)
     ]
     return Calibration(

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from noisesieve.core.errors import InputError
-from noisesieve.core.intervals import wilson_interval
 from noisesieve.core.records import Bools, Ints
-from noisesieve.report import Report
+from noisesieve.report.intervals import wilson_interval
+from noisesieve.report.report import Report
 
 
 @dataclass(frozen=True)
@@ -66,15 +66,15 @@ def measure_planted(before: Report, after: Report, planted: Bools) -> PlantedEva
     """Return recall of the planted rows, and their share among the rows that are flagged now and were not before."""
     verdict, suspects = after.verdicts, before.verdicts == "corrupted"
     flagged, readable = verdict == "corrupted", verdict != "unreadable"
-    wanted, found = int((planted & readable).sum()), int((planted & flagged).sum())
+    wanted, flagged_flips = int((planted & readable).sum()), int((planted & flagged).sum())
     new = flagged & ~suspects
     hits, count = int((new & planted).sum()), int(new.sum())
     return PlantedEvaluation(
         run=str(after.path.parent),
         planted=wanted,
-        found=found,
-        recall=found / max(1, wanted),
-        recall_interval=wilson_interval(found, wanted),
+        found=flagged_flips,
+        recall=flagged_flips / max(1, wanted),
+        recall_interval=wilson_interval(flagged_flips, wanted),
         unplanted=int((~planted & readable).sum()),
         flagged=int((~planted & flagged).sum()),
         newly_flagged=count,

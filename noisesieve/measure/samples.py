@@ -13,9 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
-from noisesieve.core.intervals import wilson_interval
 from noisesieve.core.records import Bools, Floats, Ints
-from noisesieve.report import Report
+from noisesieve.report.intervals import wilson_interval
+from noisesieve.report.report import Report
 
 DRAWS = 20_000  # of the shares of wrong labels, for intervals
 PRIOR = 0.5  # Jeffreys' prior of a share
@@ -101,7 +101,7 @@ def judge(report: Report, outcomes: Mapping[int, DecidedLabel]) -> Judgement:
     flagged = [is_wrong[row] for row in parts[0].tolist() if row in is_wrong]
     of = seen[0] or flagged
     low, high = wilson_interval(sum(of), len(of))
-    complete = all(found or not len(part) for found, part in zip(seen, parts, strict=True)) and any(seen)
+    complete = all(decided or not len(part) for decided, part in zip(seen, parts, strict=True)) and any(seen)
     recall, rate = _weighted(seen, [len(part) for part in parts]) if complete else (None, None)
     return Judgement(
         decided=len(rows),
@@ -126,10 +126,10 @@ def _weighted(seen: list[list[bool]], sizes: list[int]) -> tuple[Measured, Measu
     """Return recall and noise rate of a stratified sample; the intervals are quantiles of drawn shares."""
     rng, total = np.random.default_rng(0), max(1, sum(sizes))
     shares: list[Floats] = [
-        size * rng.beta(sum(found) + PRIOR, len(found) - sum(found) + PRIOR, DRAWS)
-        for found, size in zip(seen, sizes, strict=True)
+        size * rng.beta(sum(decided) + PRIOR, len(decided) - sum(decided) + PRIOR, DRAWS)
+        for decided, size in zip(seen, sizes, strict=True)
     ]
-    point = [size * sum(found) / len(found) if found else 0.0 for found, size in zip(seen, sizes, strict=True)]
+    point = [size * sum(decided) / len(decided) if decided else 0.0 for decided, size in zip(seen, sizes, strict=True)]
     count = sum(map(len, seen))
     every = np.sum(shares, axis=0)
     low, high = np.quantile(every / total, (0.025, 0.975)).tolist()

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 
 from noisesieve.core.csv_file import csv_separator, read_csv_file
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.measure_settings import TruthSettings
 from noisesieve.core.parquet_file import read_parquet
 from noisesieve.core.progress import Session
 from noisesieve.core.untrusted import read_regular
+from noisesieve.measure.settings import TruthSettings
 
 COLUMN = "true_label"  # the column that `inject` writes, and the default
 KEYS = ("id", "path")
@@ -97,8 +97,8 @@ def _from_file(rows: LabelledRows, file: Path, column: str | None, session: Sess
             "A truth file has the columns path and label.",
         )
     matched = [_match(rows, table, file, key, label) for key in keys]
-    found, known = max(matched, key=lambda pair: sum(value is not None for value in pair[0]))
-    if not any(found):
+    labels, known = max(matched, key=lambda pair: sum(value is not None for value in pair[0]))
+    if not any(labels):
         example = rows.paths[0] or rows.ids[0]
         raise InputError(
             f"{file}: none of its {len(known):,} entries matches a row of the run, where paths look like {example!r}.",
@@ -106,7 +106,7 @@ def _from_file(rows: LabelledRows, file: Path, column: str | None, session: Sess
         )
     if unmatched := known.keys() - set(rows.ids) - {path for path in rows.paths if path is not None}:
         session.warn(f"{file}: {len(unmatched):,} entries match no row, such as {min(unmatched)!r}.")
-    return found
+    return labels
 
 
 def _match(

@@ -54,12 +54,41 @@ def decode_image(blob: bytes, *, size: int, max_pixels: int) -> DecodedImage:
     return DecodedImage(_letterbox(image, size), width, height)
 
 
-def make_thumbnail(blob: bytes, *, longest: int, max_pixels: int) -> bytes:
-    """Return a small WebP: upright, in its own aspect ratio, never enlarged. Raises Unreadable."""
-    image, _, _ = _upright_rgb(blob, longest, max_pixels)
+def make_thumbnail(blob: bytes, *, longest: int, training_size: int = 0, max_pixels: int) -> bytes:
+    """Return a small WebP: upright, in its own aspect ratio, never enlarged. Raises Unreadable.
+
+    An image that is not shown larger than it was trained on is made of its training pixels: the same bytes as
+    `thumbnail_of_pixels` makes of stored ones.
+    """
+    if training_size and uses_training_pixels(*read_header(blob, max_pixels=max_pixels), longest, training_size):
+        image = decode_image(blob, size=training_size, max_pixels=max_pixels)
+        return thumbnail_of_pixels(image.pixels, image.width, image.height, longest=longest)
+    return _webp(_upright_rgb(blob, longest, max_pixels)[0])
+
+
+def uses_training_pixels(width: int, height: int, longest: int, training_size: int) -> bool:
+    """Return True if an image of this size is shown by its training pixels: the file would show no more of it."""
+    return min(max(width, height), longest) <= training_size
+
+
+def thumbnail_of_pixels(pixels: Bytes, width: int, height: int, *, longest: int) -> bytes:
+    """Return a small WebP of the training pixels (S, S, 3) of an image that was `width` x `height`, without bars."""
+    places = [_inside(pixels, width, height), _inside(pixels, height, width)]  # the second one if it was turned
+    inside = max(places, key=lambda place: int((pixels[place] != PADDING).sum()))
+    return _webp(_shrink(Image.fromarray(np.ascontiguousarray(pixels[inside])), longest))
+
+
+def _inside(pixels: Bytes, width: int, height: int) -> tuple[slice, slice]:
+    """Return where an image is in its training pixels."""
+    size = len(pixels)
+    columns, rows = _fitted(width, height, size)
+    top, left = (size - rows) // 2, (size - columns) // 2
+    return slice(top, top + rows), slice(left, left + columns)
+
+
+def _webp(image: Image.Image) -> bytes:
     sink = io.BytesIO()
-    small = max(image.size) <= LOSSLESS_SIDE
-    image.save(sink, "WEBP", lossless=small, quality=THUMBNAIL_QUALITY)
+    image.save(sink, "WEBP", lossless=max(image.size) <= LOSSLESS_SIDE, quality=THUMBNAIL_QUALITY)
     return sink.getvalue()
 
 
@@ -160,9 +189,14 @@ def _upright(source: Image.Image, image: Image.Image) -> Image.Image:
     return image if turn is None else image.transpose(turn)
 
 
+def _fitted(width: int, height: int, size: int) -> tuple[int, int]:
+    """Return width and height of an image that is fitted into size x size."""
+    scale = size / max(width, height)
+    return max(1, round(width * scale)), max(1, round(height * scale))
+
+
 def _letterbox(image: Image.Image, size: int) -> Bytes:
-    scale = size / max(image.size)
-    fitted = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
+    fitted = _fitted(*image.size, size)
     if image.size != fitted:
         image = image.resize(fitted, Image.Resampling.BICUBIC)
     canvas = np.full((size, size, 3), PADDING, dtype=np.uint8)

@@ -31,16 +31,16 @@ def near_duplicates(pixels: Pixels, session: Session) -> list[tuple[int, int]]:
         session.advance(len(rows))
         session.pause()
     session.finish()
-    found: set[tuple[int, int]] = set()
+    pairs: set[tuple[int, int]] = set()
     for band in range(BANDS):
         order = np.argsort(hashes[:, band], kind="stable")
         order = order[~flat[order]]
         cuts = np.flatnonzero(np.diff(hashes[order, band])) + 1
         for bucket in np.split(order, cuts):
             if 1 < len(bucket) <= LARGEST_BUCKET:
-                found |= _close(bucket, hashes)
+                pairs |= _close(bucket, hashes)
         session.pause()
-    return _confirmed(sorted(found), pixels)
+    return _confirmed(sorted(pairs), pixels)
 
 
 def _confirmed(pairs: list[tuple[int, int]], pixels: Pixels) -> list[tuple[int, int]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from noisesieve.core.errors import InputError
 from noisesieve.core.records import Bytes, ImageLocation, Ints
-from noisesieve.pixels.worker_pool import ImageTask, WorkerOptions, WorkerPool
+from noisesieve.pixels.worker_pool import ImageTask, Pass, WorkerPool
 
 AHEAD = 4  # batches decoded before they are asked for
 
@@ -24,6 +25,7 @@ class StreamedPixels:
     workers: int
     max_pixels: int
     seconds: float
+    pool: WorkerPool | None = field(default=None, compare=False, repr=False)  # of the command; None: its own
 
     def __len__(self) -> int:
         return len(self.locations)
@@ -33,21 +35,21 @@ class StreamedPixels:
         if not order:
             return
         longest = max(len(rows) for rows in order)  # the key of a task is batch * longest + position in the batch
-        options = WorkerOptions(self.size, self.max_pixels, self.seconds, send="pixels")
-        with WorkerPool(self.workers, options) as pool:
-            ready: dict[int, Bytes] = {}  # by batch, as far as decoded
-            waiting: dict[int, int] = {}  # by batch: number of results still missing
+        ready: dict[int, Bytes] = {}  # by batch, as far as decoded
+        waiting: dict[int, int] = {}  # by batch: number of results still missing
+        work = Pass(self.size, send="pixels")
 
-            def send(batch: int) -> None:
-                rows = order[batch].tolist()
-                ready[batch], waiting[batch] = np.empty((len(rows), self.size, self.size, 3), np.uint8), len(rows)
-                pool.submit([ImageTask(batch * longest + j, self.locations[row]) for j, row in enumerate(rows)])
+        def send(batch: int) -> None:
+            rows = order[batch].tolist()
+            ready[batch], waiting[batch] = np.empty((len(rows), self.size, self.size, 3), np.uint8), len(rows)
+            self._pool.submit([ImageTask(batch * longest + j, self.locations[row]) for j, row in enumerate(rows)], work)
 
+        try:
             for batch in range(min(AHEAD, len(order))):
                 send(batch)
             for batch in range(len(order)):
                 while waiting[batch]:
-                    result = pool.result()
+                    result = self._pool.result()
                     other, j = divmod(result.key, longest)
                     self._verify(result.sha256, result.status, int(order[other][j]))
                     ready[other][j] = np.frombuffer(result.data, np.uint8).reshape(self.size, self.size, 3)
@@ -55,6 +57,13 @@ class StreamedPixels:
                 if batch + AHEAD < len(order):
                     send(batch + AHEAD)
                 yield ready.pop(batch)
+        finally:
+            if any(waiting.values()):  # stopped before the end: the next pass must not get these results
+                self._pool.end_processes()
+
+    @functools.cached_property
+    def _pool(self) -> WorkerPool:
+        return self.pool or WorkerPool(self.workers, max_pixels=self.max_pixels, seconds=self.seconds)
 
     def _verify(self, sha256: str | None, status: str, row: int) -> None:
         if status != "ok" or sha256 != self.sha256[row]:

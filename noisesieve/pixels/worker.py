@@ -1,5 +1,5 @@
-"""A decoding process: `python -m noisesieve.pixels.worker`. Reads tasks as JSON lines; writes one line per image, and
-after it the bytes of its pixels or of its thumbnail, where they were asked for.
+"""A decoding process: `python -m noisesieve.pixels.worker`. Reads tasks as JSON lines, with the files that
+were read already behind them; writes one line per image, and after it the bytes of what was asked for.
 
 It is a new process, not a fork: a decoder that crashes or hangs affects nothing else, threads of the caller do no harm,
 and a script without a main guard can use the Python API.
@@ -7,6 +7,7 @@ and a script without a main guard can use the Python API.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -20,10 +21,12 @@ from noisesieve.core.records import ImageLocation
 from noisesieve.pixels.fetch import fetch
 from noisesieve.pixels.image import Unreadable, decode_image, make_thumbnail, read_header
 from noisesieve.pixels.known import KnownContents
+from noisesieve.pixels.worker_pool import Pass
 
 if sys.platform != "win32":
     import resource
 
+KEPT_BYTES = 2**22  # of a file that is sent back, so that it is not read twice
 SPARE_BYTES, BYTES_PER_PIXEL = 2**31, 16  # memory of a worker beyond its start: RGBA and a copy need 8 per pixel
 
 
@@ -36,14 +39,16 @@ def main() -> None:
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(null, 1)
     os.dup2(null, 2)  # C libraries print warnings about broken files
-    config = json.loads(sys.stdin.readline())
+    max_pixels = int(sys.stdin.buffer.readline())
     Image.MAX_IMAGE_PIXELS = None  # our own limit, `max_pixels`, replaces Pillow's, which warns before it allocates
-    _limit_memory(config["max_pixels"])
-    known = KnownContents.load(config.pop("known"))
-    for line in sys.stdin:
-        for row, file, column, position in json.loads(line):
-            result, data = _run_task(ImageLocation(file, column, position), known, **config)
-            results.write(json.dumps([row, *result, len(data)]).encode() + b"\n" + data)
+    _limit_memory(max_pixels)
+    while line := sys.stdin.buffer.readline():
+        work, tasks = json.loads(line)
+        work = Pass(**work)
+        blobs = [sys.stdin.buffer.read(length) for *_, length in tasks]  # all, or the caller could not read results
+        for (key, *location, _), blob in zip(tasks, blobs, strict=True):
+            result, data = _run_task(ImageLocation(*location), blob, work, max_pixels)
+            results.write(json.dumps([key, *result, len(data)]).encode() + b"\n" + data)
             results.flush()
 
 
@@ -60,27 +65,34 @@ def _limit_memory(max_pixels: int) -> None:
 
 
 def _run_task(
-    location: ImageLocation, known: KnownContents, *, size: int, max_pixels: int, send: str | None
+    location: ImageLocation, blob: bytes, work: Pass, max_pixels: int
 ) -> tuple[tuple[str | None, str, int, int, bool], bytes]:
     """Return hash, status, width and height of one image, whether a failure is transient, and what is to be sent.
 
     The width is also returned if only the header can be read.
     """
-    sha256, blob = None, b""
+    sha256 = None
     try:
-        blob = fetch(location)
+        blob = blob or fetch(location)
         sha256 = hashlib.sha256(blob).hexdigest()
-        if send == "thumbnail":
-            return (sha256, "ok", 0, 0, False), make_thumbnail(blob, longest=size, max_pixels=max_pixels)
-        if size == 0 or sha256 in known:
-            return (sha256, "ok", *read_header(blob, max_pixels=max_pixels), False), b""
-        image = decode_image(blob, size=size, max_pixels=max_pixels)
-        data = np.ascontiguousarray(image.pixels).tobytes() if send == "pixels" else b""
+        if work.send == "thumbnail":
+            data = make_thumbnail(blob, longest=work.size, training_size=work.training_size, max_pixels=max_pixels)
+            return (sha256, "ok", 0, 0, False), data
+        if work.size == 0 or sha256 in _known(work.known):
+            size = read_header(blob, max_pixels=max_pixels)
+            return (sha256, "ok", *size, False), blob if work.send == "file" and len(blob) <= KEPT_BYTES else b""
+        image = decode_image(blob, size=work.size, max_pixels=max_pixels)
+        data = np.ascontiguousarray(image.pixels).tobytes() if work.send == "pixels" else b""
         return (sha256, "ok", image.width, image.height, False), data
     except Unreadable as reason:
         return (sha256, str(reason), *_size_in_header(blob, max_pixels), sha256 is None), b""
     except MemoryError:
         return (sha256, "cannot be decoded: out of memory", 0, 0, True), b""
+
+
+@functools.lru_cache(maxsize=1)
+def _known(file: str | None) -> KnownContents:
+    return KnownContents.load(file)
 
 
 def _size_in_header(blob: bytes, max_pixels: int) -> tuple[int, int]:

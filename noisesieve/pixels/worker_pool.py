@@ -14,8 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import IO, NamedTuple
 
@@ -32,6 +31,7 @@ class ImageTask(NamedTuple):
 
     key: int
     location: ImageLocation
+    blob: bytes = b""  # its content, if it was read already
 
 
 class TaskResult(NamedTuple):
@@ -47,40 +47,42 @@ class TaskResult(NamedTuple):
 
 
 @dataclass(frozen=True)
-class WorkerOptions:
-    """What the workers do with every image."""
+class Pass:
+    """What the workers do with every image in one pass over the files."""
 
-    size: int  # side of the pixels; 0: read headers only
-    max_pixels: int
-    seconds: float  # after which a worker counts as hanging
-    send: str | None = None  # pixels, thumbnail, or nothing
-    known: Path | None = None  # contents whose header is enough
-
-    def to_json(self) -> str:
-        """Return what a worker process needs."""
-        known = os.fspath(self.known) if self.known else None
-        return json.dumps({"size": self.size, "max_pixels": self.max_pixels, "send": self.send, "known": known})
+    size: int = 0  # side of the pixels, or of thumbnails; 0: read headers only
+    send: str | None = None  # file, pixels, thumbnail, or nothing
+    training_size: int = 0  # of thumbnails: up to this side the training pixels are shown
+    known: str | None = None  # file of the contents whose header is enough
 
 
 class WorkerPool:
-    """Processes that run tasks in any order."""
+    """Processes that run tasks in any order. They are started by the first task, and serve every pass of a command."""
 
-    def __init__(self, count: int, options: WorkerOptions, *, pause: Callable[[], None] = lambda: None) -> None:
-        config, seconds = options.to_json(), options.seconds
+    def __init__(
+        self, count: int, *, max_pixels: int, seconds: float, pause: Callable[[], None] = lambda: None
+    ) -> None:
+        self._count, self._max_pixels = count, max_pixels
+        self._seconds = seconds  # after which a worker counts as hanging
         self._pause = pause  # called while waiting; may raise to stop
-        self._tasks: queue.SimpleQueue[list[ImageTask] | None] = queue.SimpleQueue()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._tasks: queue.SimpleQueue[tuple[Pass, list[ImageTask]] | None] = queue.SimpleQueue()
         self._results: queue.Queue[TaskResult | BaseException] = queue.Queue(WAITING)
-        self._sent: dict[int, ImageTask] = {}  # by key, until their first result
-        self._workers = [_WorkerThread(config, self._tasks, self._results, seconds) for _ in range(count)]
+        self._sent: dict[int, tuple[Pass, ImageTask]] = {}  # by key, until their first result
+        self._workers: list[_WorkerThread] = []
 
     def __enter__(self) -> WorkerPool:
-        for worker in self._workers:
-            worker.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end_processes()
+
+    def end_processes(self) -> None:
+        """End all processes and drop what they have not done. The next task starts new ones."""
         for _ in self._workers:
             self._tasks.put(None)
         for worker in self._workers:
@@ -90,12 +92,16 @@ class WorkerPool:
                 self._results.get(timeout=0.01)
         for worker in self._workers:
             worker.close()
+        self._forget()
 
-    def submit(self, tasks: Sequence[ImageTask]) -> None:
+    def submit(self, tasks: Sequence[ImageTask], work: Pass) -> None:
         """Queue tasks; each gives one result."""
-        self._sent.update((task.key, task) for task in tasks)
+        self._sent.update((task.key, (work, task)) for task in tasks)
+        for _ in range(min(self._count, -(-len(self._sent) // CHUNK)) - len(self._workers)):
+            self._workers.append(_WorkerThread(self._max_pixels, self._tasks, self._results, self._seconds))
+            self._workers[-1].start()
         for start in range(0, len(tasks), CHUNK):
-            self._tasks.put(list(tasks[start : start + CHUNK]))
+            self._tasks.put((work, list(tasks[start : start + CHUNK])))
 
     def result(self) -> TaskResult:
         """Wait for the next result, in any order."""
@@ -109,16 +115,23 @@ class WorkerPool:
                 continue
             if isinstance(result, BaseException):
                 raise result
-            task = self._sent.pop(result.key, None)
-            if not result.transient or task is None:
+            sent = self._sent.pop(result.key, None)
+            if not result.transient or sent is None:
                 return result
-            self._tasks.put([task])
+            work, task = sent
+            self._tasks.put((work, [task]))
 
-    def run(self, tasks: Sequence[ImageTask]) -> Iterator[TaskResult]:
-        """Run all tasks and yield their results."""
-        self.submit(tasks)
-        for _ in range(len(tasks)):
-            yield self.result()
+    def run(self, tasks: Sequence[ImageTask], work: Pass) -> Iterator[TaskResult]:
+        """Run all tasks and yield their results. If the caller stops before the last one, the processes end."""
+        self.submit(tasks, work)
+        left = len(tasks)
+        try:
+            while left:
+                yield self.result()
+                left -= 1
+        finally:
+            if left:
+                self.end_processes()
 
 
 class _WorkerThread(threading.Thread):
@@ -126,13 +139,13 @@ class _WorkerThread(threading.Thread):
 
     def __init__(
         self,
-        config: str,
-        tasks: queue.SimpleQueue[list[ImageTask] | None],
+        max_pixels: int,
+        tasks: queue.SimpleQueue[tuple[Pass, list[ImageTask]] | None],
         results: queue.Queue[TaskResult | BaseException],
         seconds: float,
     ) -> None:
         super().__init__(daemon=True)
-        self._config, self._tasks, self._results, self._seconds = config, tasks, results, seconds
+        self._max_pixels, self._tasks, self._results, self._seconds = max_pixels, tasks, results, seconds
         self._process: subprocess.Popen[bytes] | None = None
         self._since: float | None = None  # when the current image was started
         self._slow = False
@@ -140,9 +153,10 @@ class _WorkerThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            while (tasks := self._tasks.get()) is not None:
+            while (message := self._tasks.get()) is not None:
+                work, tasks = message
                 while tasks and not self._over:
-                    tasks = tasks[self._run_tasks(tasks) :]
+                    tasks = tasks[self._run_tasks(work, tasks) :]
         except Exception as error:  # must reach the caller, who would otherwise wait forever
             self._results.put(error)
 
@@ -178,10 +192,10 @@ class _WorkerThread(threading.Thread):
             env={**os.environ, "PYTHONPATH": _import_path(), "PYTHONSAFEPATH": "1"},
         )
         assert process.stdin is not None
-        process.stdin.write(self._config.encode() + b"\n")
+        process.stdin.write(b"%d\n" % self._max_pixels)
         return process
 
-    def _run_tasks(self, tasks: list[ImageTask]) -> int:
+    def _run_tasks(self, work: Pass, tasks: list[ImageTask]) -> int:
         """Send tasks and pass their results on. Returns how many have a result, a failed last one included."""
         if self._process is not None and self._process.poll() is not None:
             self.close()
@@ -189,12 +203,13 @@ class _WorkerThread(threading.Thread):
         process = self._process = self._process or self._start_process()
         assert process.stdin is not None
         assert process.stdout is not None
-        message = json.dumps([(t.key, t.location.file, t.location.column, t.location.position) for t in tasks])
+        listed = [(t.key, t.location.file, t.location.column, t.location.position, len(t.blob)) for t in tasks]
+        message = json.dumps([asdict(work), listed]).encode() + b"\n" + b"".join(t.blob for t in tasks)
         self._slow = False
         self._since = time.monotonic()
         done = 0
         try:
-            process.stdin.write(message.encode() + b"\n")
+            process.stdin.write(message)
             process.stdin.flush()
             while done < len(tasks) and (result := _read_result(process.stdout)) is not None:
                 self._since = None  # waiting for the caller is not slow

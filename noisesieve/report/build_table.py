@@ -10,11 +10,24 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from noisesieve.core.decision_marks import Decided
 from noisesieve.core.errors import UsageError
 from noisesieve.core.records import Bools, FileFacts, Floats, Index, Ints, Scores, Verdicts
 from noisesieve.core.text import carried_name
 from noisesieve.report.schema import COLUMNS, LOW_EVIDENCE, SPLIT, TOP, report_schema
+
+
+@dataclass(frozen=True)
+class DecidedRow:
+    """What a person decided about one row. `label` None: the image is unusable."""
+
+    label: str | None
+    decision: str  # keep, accept, relabel or unusable
+    by: str = ""
+    at: str = ""
+    applied: bool = False  # `apply` has written the label into the dataset since: it says nothing about the model
+
+
+Decided = dict[int, DecidedRow]  # by row of an index
 
 
 @dataclass(frozen=True)
@@ -35,16 +48,16 @@ class ReportInputs:
     decided: Decided = field(default_factory=dict)
 
 
-def build_table(found: ReportInputs) -> pa.Table:
+def build_table(inputs: ReportInputs) -> pa.Table:
     """Return the report's table, one row per image, in index order."""
-    index, verdicts, probs = found.index, found.verdicts, found.scores.probs
+    index, verdicts, probs = inputs.index, inputs.verdicts, inputs.scores.probs
     total = len(index)
-    expander = _RowExpander(found.rows, total)
+    expander = _RowExpander(inputs.rows, total)
     top = np.concatenate([np.argsort(-part, axis=1, kind="stable")[:, :TOP] for part in _blocks(probs)])  # (N, 5)
     top_probs = np.take_along_axis(probs, top, axis=1).astype(np.float32)
     predicted = top[:, 0]
-    names = pa.array(found.classes, pa.string())
-    counts = np.bincount(found.codes, minlength=len(found.classes))
+    names = pa.array(inputs.classes, pa.string())
+    counts = np.bincount(inputs.codes, minlength=len(inputs.classes))
     columns: dict[str, Any] = {
         "row": np.arange(total),
         "id": index.ids,
@@ -55,50 +68,50 @@ def build_table(found: ReportInputs) -> pa.Table:
         "regularized_loss": expander.numbers(verdicts.regularized_loss),
         "threshold": expander.numbers(verdicts.threshold),
         "margin": expander.numbers(verdicts.margin),
-        "verdict": expander.verdict(verdicts.corrupted, found.unknown),
-        "paper_verdict": expander.verdict(verdicts.paper_corrupted, found.unknown),
+        "verdict": expander.verdict(verdicts.corrupted, inputs.unknown),
+        "paper_verdict": expander.verdict(verdicts.paper_corrupted, inputs.unknown),
         "rank": expander.numbers(verdicts.rank),
         "predicted_label": expander.words(names, predicted),
         "predicted_probability": expander.numbers(top_probs[:, 0]),
         "label_probability": expander.numbers(verdicts.label_probability.astype(np.float32)),
-        "suggested_label": expander.words(names, predicted, verdicts.corrupted & (predicted != found.codes)),
+        "suggested_label": expander.words(names, predicted, verdicts.corrupted & (predicted != inputs.codes)),
         "corruption_probability": expander.numbers(verdicts.corruption_probability.astype(np.float32)),
         "flagged_epochs": pa.nulls(total, pa.float32())
-        if found.scores.flagged_epochs is None
-        else expander.numbers(found.scores.flagged_epochs.astype(np.float32)),
-        "low_evidence": expander.flags(counts[found.codes] < LOW_EVIDENCE),
-        "waived": np.zeros(total, dtype=np.bool_) if found.waived is None else found.waived,
-        "in_training": ~expander.not_scored if found.in_training is None else found.in_training,
+        if inputs.scores.flagged_epochs is None
+        else expander.numbers(inputs.scores.flagged_epochs.astype(np.float32)),
+        "low_evidence": expander.flags(counts[inputs.codes] < LOW_EVIDENCE),
+        "waived": np.zeros(total, dtype=np.bool_) if inputs.waived is None else inputs.waived,
+        "in_training": ~expander.not_scored if inputs.in_training is None else inputs.in_training,
         "source_line": pa.nulls(total, pa.int64()) if index.lines is None else index.lines,
-        "status": found.file_facts.status,
-        "sha256": found.file_facts.sha256,
+        "status": inputs.file_facts.status,
+        "sha256": inputs.file_facts.sha256,
         "top_labels": expander.lists(names.take(pa.array(top.reshape(-1))), top.shape[1]),
         "top_probabilities": expander.lists(pa.array(top_probs.reshape(-1)), top.shape[1]),
-        "trusted": _trusted(found),
-        "decided_label": _of_decided(found, "label"),
-        "decided": _of_decided(found, "decision"),
-        "decided_by": _of_decided(found, "by"),
-        "decided_at": _of_decided(found, "at"),
+        "trusted": _trusted(inputs),
+        "decided_label": _of_decided(inputs, "label"),
+        "decided": _of_decided(inputs, "decision"),
+        "decided_by": _of_decided(inputs, "by"),
+        "decided_at": _of_decided(inputs, "at"),
     }
     arrays = [_typed(columns[name], kind) for name, kind in COLUMNS.items()]
     table = pa.table(arrays, schema=report_schema())
     return _with_users_columns(table, index)
 
 
-def _trusted(found: ReportInputs) -> Bools:
+def _trusted(inputs: ReportInputs) -> Bools:
     """Return (rows of the index,) which labels are known to be right: marked in the table, or decided by a person."""
-    total = len(found.index)
-    marked = np.zeros(total, dtype=np.bool_) if found.index.trusted is None else found.index.trusted.copy()
-    marked[[row for row, decided in found.decided.items() if decided.label is not None]] = True
+    total = len(inputs.index)
+    marked = np.zeros(total, dtype=np.bool_) if inputs.index.trusted is None else inputs.index.trusted.copy()
+    marked[[row for row, decided in inputs.decided.items() if decided.label is not None]] = True
     return marked
 
 
-def _of_decided(found: ReportInputs, name: str) -> pa.Array:
+def _of_decided(inputs: ReportInputs, name: str) -> pa.Array:
     """Return one fact of every decided row, null for the others."""
-    total = len(found.index)
-    if not found.decided:
+    total = len(inputs.index)
+    if not inputs.decided:
         return pa.nulls(total, pa.string())
-    values = {row: getattr(decided, name) or None for row, decided in found.decided.items()}
+    values = {row: getattr(decided, name) or None for row, decided in inputs.decided.items()}
     return pa.array([values.get(row) for row in range(total)], pa.string())
 
 
@@ -161,11 +174,11 @@ class _RowExpander:
         return pa.ListArray.from_arrays(offsets, flat, mask=pa.array(self.not_scored))
 
 
-def probabilities_table(found: ReportInputs) -> pa.Table:
+def probabilities_table(inputs: ReportInputs) -> pa.Table:
     """Return the class probabilities of every row, in the order of the classes; null if it was not scored."""
-    total, classes = len(found.index), len(found.classes)
-    expander = _RowExpander(found.rows, total)
-    flat = found.scores.probs.astype(np.float32)[expander.source].reshape(-1)
+    total, classes = len(inputs.index), len(inputs.classes)
+    expander = _RowExpander(inputs.rows, total)
+    flat = inputs.scores.probs.astype(np.float32)[expander.source].reshape(-1)
     lists = pa.FixedSizeListArray.from_arrays(pa.array(flat), classes, mask=pa.array(expander.not_scored))
     return pa.table({"row": pa.array(np.arange(total)), "probabilities": lists})
 

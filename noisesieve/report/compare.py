@@ -89,23 +89,23 @@ def compare(before: Report, after: Report) -> RunComparison:
     old, new = _rows(before), _rows(after)
     new_row_of = _match(old, new)
     backwards = {b: a for a, b in new_row_of.items()}
-    found: dict[str, list[ChangedSuspect]] = {kind: [] for kind in KINDS}
+    suspects: dict[str, list[ChangedSuspect]] = {kind: [] for kind in KINDS}
     for i, row in enumerate(old):
         if row.suspect:
             now = new[new_row_of[i]] if i in new_row_of else None
-            found[_kind_of_change(row, now)].append(_entry(row, now))
+            suspects[_kind_of_change(row, now)].append(_entry(row, now))
     for i, row in enumerate(new):
         if row.suspect:
             then = old[backwards[i]] if i in backwards else None
             if then is None or not then.suspect:
-                found["new"].append(_entry(then, row))
+                suspects["new"].append(_entry(then, row))
     return RunComparison(
         before=ComparedRun(_path(before), len(old), sum(row.suspect for row in old)),
         after=ComparedRun(_path(after), len(new), sum(row.suspect for row in new)),
         matched=len(new_row_of),
         relabelled=sum(old[a].label != new[b].label for a, b in new_row_of.items()),
-        counts={kind: len(rows) for kind, rows in found.items()},
-        suspects=found,
+        counts={kind: len(rows) for kind, rows in suspects.items()},
+        suspects=suspects,
         classes=_classes(old, new),
     )
 
@@ -123,7 +123,7 @@ def _rows(report: Report) -> list[ComparedRow]:
     rows = [ComparedRow(*values) for values in zip(*columns, flags.tolist(), scored.tolist(), decided, strict=True)]
     # A row number says nothing where content does.
     numbered = [row.path is None and row.id == str(row.row) and row.sha256 is not None for row in rows]
-    return [replace(row, id=None) if found else row for row, found in zip(rows, numbered, strict=True)]
+    return [replace(row, id=None) if is_number else row for row, is_number in zip(rows, numbered, strict=True)]
 
 
 def _match(old: list[ComparedRow], new: list[ComparedRow]) -> dict[int, int]:
@@ -148,8 +148,8 @@ def _match(old: list[ComparedRow], new: list[ComparedRow]) -> dict[int, int]:
             if j not in taken and row.sha256 is not None:
                 free.setdefault(content_of(row), []).append(j)
         for i, row in enumerate(old):
-            if i not in new_row_of and (found := free.get(content_of(row))):
-                new_row_of[i] = found.pop(0)
+            if i not in new_row_of and (candidates := free.get(content_of(row))):
+                new_row_of[i] = candidates.pop(0)
                 taken.add(new_row_of[i])
     return new_row_of
 

@@ -24,10 +24,10 @@ def differences(folder: Path, known: Json, identity: Json, index: Index, file_fa
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name) and name != "fingerprint"
     ]
-    found = ["other settings: " + ", ".join(settings[:SHOWN])] if settings else []
+    reasons = ["other settings: " + ", ".join(settings[:SHOWN])] if settings else []
     if before.get("fingerprint") != now.get("fingerprint"):
-        found.append("other data: " + _data_differences(folder, index, file_facts))
-    return "; ".join(found)
+        reasons.append("other data: " + _data_differences(folder, index, file_facts))
+    return "; ".join(reasons)
 
 
 def _data_differences(folder: Path, index: Index, file_facts: FileFacts) -> str:

@@ -17,14 +17,14 @@ from noisesieve import __version__
 from noisesieve.core.documents import from_json
 from noisesieve.core.errors import InputError, NoisesieveError, StateError, UsageError
 from noisesieve.core.files import atomic_write, sha256_of, sha256_of_weights, write_json
-from noisesieve.core.recipes import LAST, NetworkChoice
-from noisesieve.core.records import ModelSummary
 from noisesieve.core.untrusted import read_json
 from noisesieve.learn.frozen.head_data import Head
+from noisesieve.learn.model_summary import ModelSummary
 from noisesieve.learn.networks.backbones import LITE, build
 from noisesieve.learn.networks.lite import with_timm_names
 from noisesieve.learn.networks.pretrained import IMAGENET, Statistics, load_backbone, weights_file
 from noisesieve.learn.networks.timm_net import is_timm
+from noisesieve.learn.recipes import LAST, NetworkChoice
 from noisesieve.learn.state import TrainingState
 from noisesieve.report.run import RunFolder, verify_written
 

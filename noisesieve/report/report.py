@@ -21,12 +21,13 @@ from noisesieve.core.documents import from_json
 from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.files import Document, Json, atomic_write
 from noisesieve.core.parquet_file import TooLarge, read_parquet
-from noisesieve.core.records import Bools, EpochRow
-from noisesieve.core.summary import SCHEMA_VERSION, Summary
+from noisesieve.core.records import Bools
 from noisesieve.core.untrusted import read_json
+from noisesieve.learn.evidence import EpochRow
 from noisesieve.report.build_table import ReportInputs
 from noisesieve.report.run import verify_written
 from noisesieve.report.schema import COLUMNS, HISTORY, KEY, NEVER_NULL, SCORED
+from noisesieve.report.summary import SCHEMA_VERSION, Summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,15 +93,15 @@ class Report:
         """The flagged rows that are not waived, most suspicious first."""
         return self.suspects(0.0)
 
-    def suspects(self, least: float) -> pa.Table:
+    def suspects(self, min_probability: float) -> pa.Table:
         """Return the flagged rows that are not waived and wrong with at least this probability, highest rank first."""
-        return self.table.filter(pa.array(self.is_suspect(least))).sort_by("rank")
+        return self.table.filter(pa.array(self.is_suspect(min_probability))).sort_by("rank")
 
-    def is_suspect(self, least: float) -> Bools:
+    def is_suspect(self, min_probability: float) -> Bools:
         """Return (N,) which rows `suspects` has."""
         flagged: Bools = (self.verdicts == "corrupted") & ~self.table["waived"].to_numpy(zero_copy_only=False)
         probability = self.table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
-        likely: Bools = flagged & ~(probability < least)
+        likely: Bools = flagged & ~(probability < min_probability)
         return likely
 
     def read_beside(self, name: str) -> pa.Table | None:
@@ -144,11 +145,11 @@ def write_history(history: Sequence[EpochRow], path: Path) -> None:
     write_table(pa.Table.from_pylist([vars(row) for row in history], schema=HISTORY), path)
 
 
-def write_division(inputs: ReportInputs, path: Path) -> None:
+def write_early_clean(inputs: ReportInputs, path: Path) -> None:
     """Write the clean / corrupted split that `retrain` uses, by row of the report. Only the preset cifar has one."""
-    if inputs.scores.division is not None:
+    if inputs.scores.early_clean is not None:
         clean = np.zeros(len(inputs.index), dtype=np.bool_)
-        clean[inputs.rows] = inputs.scores.division
+        clean[inputs.rows] = inputs.scores.early_clean
         write_table(pa.table({"clean": clean}), path)
 
 

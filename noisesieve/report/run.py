@@ -19,9 +19,9 @@ from noisesieve.core.errors import OutputError, StateError
 from noisesieve.core.files import Document, Json, atomic_write, digest, sha256_of, sweep_temporaries, write_json
 from noisesieve.core.publish import finish_publishing, publish, stage, unfinished_publication
 from noisesieve.core.records import FileFacts, Index
-from noisesieve.core.summary import SCHEMA_VERSION
 from noisesieve.core.untrusted import is_sealed, read_json, refuse_links, seal
 from noisesieve.report.differences import differences
+from noisesieve.report.summary import SCHEMA_VERSION
 
 Identity = Json  # what a run is recognised by: settings, data, recipe, device; differences are named key by key
 FILES = (
@@ -35,6 +35,7 @@ FILES = (
     "model.json",
     "retrain.json",
 )
+EARLIER_KEYS = {"wishes": "training", "beside": "compared_heads"}  # of an identity of schema version 1
 MAIN = "report.parquet"  # the first of the files that are published together
 STALE = ("review.html", "curves.svg")  # files without a hash that belong to the run before
 CHECKPOINTS = "[0-9]" * 8 + ".ckpt"
@@ -84,7 +85,10 @@ class RunRecord:
         mark, signature = values.pop("digest", None), values.pop("signature", None)
         if digest(values) != mark:
             raise ValueError("its hash does not match")
-        return replace(from_json(cls, values), own=is_sealed(signature, str(mark).encode()))
+        record = from_json(cls, values)
+        identity = {EARLIER_KEYS.get(name, name): value for name, value in record.identity.items()}
+        sealed = is_sealed(signature, str(mark).encode())
+        return replace(record, identity=identity, schema_version=SCHEMA_VERSION, own=sealed)
 
 
 class RunFolder:
@@ -138,9 +142,9 @@ class RunFolder:
         if known is None:
             self._refuse_other_files()
             return "fresh"
-        found = differences(self.folder, known.identity, identity, index, file_facts)
+        reasons = differences(self.folder, known.identity, identity, index, file_facts)
         raise StateError(
-            f"{self.folder}: contains a run with {found}.",
+            f"{self.folder}: contains a run with {reasons}.",
             "Choose another folder with -o, or replace that run with --force.",
         )
 
@@ -219,10 +223,10 @@ class RunFolder:
             )
 
     def _refuse_other_files(self) -> None:
-        found = [name for name in FILES if (self.folder / name).exists()]
-        if found and not self._rows.exists():
+        present = [name for name in FILES if (self.folder / name).exists()]
+        if present and not self._rows.exists():
             raise OutputError(
-                f"{self.folder}: contains {found[0]} but no run.json.",
+                f"{self.folder}: contains {present[0]} but no run.json.",
                 "Choose another folder with -o, or pass --force.",
             )
 

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from noisesieve.core.intervals import noise_rate_interval
 from noisesieve.core.records import Bools, Floats, Ints, Recalibration
-from noisesieve.core.summary import (
+from noisesieve.core.text import natural_key
+from noisesieve.report.intervals import noise_rate_interval
+from noisesieve.report.schema import LOW_EVIDENCE
+from noisesieve.report.summary import (
     Budget,
     ClassFlagged,
     Confusion,
@@ -25,8 +27,6 @@ from noisesieve.core.summary import (
     TrainingSummary,
     UnreadableRow,
 )
-from noisesieve.core.text import natural_key
-from noisesieve.report.schema import LOW_EVIDENCE
 
 TOP_CONFUSIONS = 20
 TOP_SUSPECTS = 10

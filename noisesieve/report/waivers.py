@@ -19,8 +19,8 @@ from noisesieve.core.csv_file import read_csv_file
 from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.files import Json, atomic_write, cannot_be_written, digest
 from noisesieve.core.records import Bools, Index
-from noisesieve.core.settings import WAIVERS
 from noisesieve.core.text import csv_line, guard_cell, unguard_cell
+from noisesieve.report.settings import WAIVERS
 
 WAIT_SECONDS = 60.0  # for another process that writes the same file
 
@@ -45,12 +45,12 @@ def read_waivers(file: Path) -> list[Waiver]:
         if file == WAIVERS:
             return []
         raise InputError(f"{file}: no such file.", "Check --waivers.")
-    found = read_csv_file(file, ",")
-    if tuple(found.header[: len(COLUMNS)]) != COLUMNS:
+    table = read_csv_file(file, ",")
+    if tuple(table.header[: len(COLUMNS)]) != COLUMNS:
         raise InputError(
             f"{file}: its first line is not {','.join(COLUMNS)}.", "Let `noisesieve waive` write it, or rename it."
         )
-    return [Waiver(*(unguard_cell(cell) for cell in cells[: len(COLUMNS)])) for cells in found.rows]
+    return [Waiver(*(unguard_cell(cell) for cell in cells[: len(COLUMNS)])) for cells in table.rows]
 
 
 def waiver_of(row: Json, reason: str) -> Waiver:

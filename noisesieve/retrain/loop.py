@@ -15,19 +15,18 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from noisesieve.core.errors import Stopped, TrainingError
-from noisesieve.core.recipes import RetrainRecipe
 from noisesieve.learn.augment import augment
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.checkpoint import CheckpointStore
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.networks.depths import Network
+from noisesieve.learn.recipes import RetrainRecipe
 from noisesieve.learn.schedule import LR_END, half_cosine
 from noisesieve.learn.score import predict
 from noisesieve.learn.state import TrainingState, initial_state
 from noisesieve.learn.training_data import make_generator, shuffled_batches
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
-from noisesieve.retrain.losses import consistency_loss
 from noisesieve.retrain.strong_augment import strong_augment
 
 SAVE_SECONDS = 300.0  # time between two checkpoints within a long epoch
@@ -100,8 +99,8 @@ class RetrainLoop:
     def run(self) -> RetrainResult:
         """Train until the last epoch, starting from the last checkpoint if there is one."""
         state, recipe = self.state, self.recipe
-        if self.checkpoints is not None and (found := self.checkpoints.latest()) is not None:
-            state.restore(found)
+        if self.checkpoints is not None and (checkpoint := self.checkpoints.latest()) is not None:
+            state.restore(checkpoint)
             self.session.note(f"Resuming {self.name} in epoch {state.epoch}.")
         rows = len(self.data.clean)
         self.session.stage(self.name, recipe.epochs * rows)
@@ -263,3 +262,13 @@ class RetrainLoop:
 
         probs = predict(self.state.average, self.test_loader, flip=bool(self.state.flip), done=done)
         return float((probs.argmax(dim=1) == self.test_set.labels).double().mean())
+
+
+def consistency_loss(logits: Tensor, target: Tensor) -> Tensor:
+    """Return KL(target || prediction), (B,), of the plain view's logits and the strongly augmented view's.
+
+    The gradient flows through `logits` alone.
+    """
+    goal = torch.log_softmax(target.detach().float(), dim=1)
+    log_probs = torch.log_softmax(logits.float(), dim=1)
+    return (goal.exp() * (goal - log_probs)).sum(dim=1)

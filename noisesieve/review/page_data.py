@@ -11,18 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from noisesieve import __version__
-from noisesieve.core.decision_marks import DECIDED_COLUMN
 from noisesieve.core.files import digest
-from noisesieve.core.records import Ints
-from noisesieve.core.summary import ClassFlagged, Summary
+from noisesieve.core.records import DECIDED_COLUMN, Ints
 from noisesieve.core.text import natural_key
-from noisesieve.core.words import (
-    budget_sentence,
-    count_sentence,
-    noise_rate_sentence,
-    nothing_flagged_sentence,
-)
-from noisesieve.report import COLUMNS, Report
+from noisesieve.report.headline import budget_sentence, count_sentence, noise_rate_sentence, nothing_flagged_sentence
+from noisesieve.report.report import Report
+from noisesieve.report.schema import COLUMNS
+from noisesieve.report.summary import ClassFlagged, Summary
 
 SHOWN_TOP = 3
 HEAT_CLASSES = 16  # classes in the heat map; more would be unreadable
@@ -102,7 +97,7 @@ class PageData:
     histogram: Histogram
     script: ScriptData
     headline: str  # what is flagged, what is estimated, and what it brings to look
-    least: float  # probability from which a flagged row is shown
+    min_probability: float  # probability from which a flagged row is shown
     unlikely: int  # flagged rows below it
     run: str  # the run's path for the commands that the page prints
     earlier: list[EarlierDecision]
@@ -115,12 +110,12 @@ def decided_rows(report: Report) -> Ints:
 
 
 def build_page_data(
-    report: Report, rows: Ints, images: dict[int, bytes | None], least: float, *, run: str, sample: int = 0
+    report: Report, rows: Ints, images: dict[int, bytes | None], min_probability: float, *, run: str, sample: int = 0
 ) -> PageData:
     """Return the page data of a report and of some of its rows; the first `sample` of them are the random sample.
 
-    The others are suspects, which are wrong with at least the probability `least`. `images` are thumbnails by row, also
-    of rows that were decided before; `run` is the run's path as the reader would type it.
+    The others are suspects, which are wrong with at least `min_probability`. `images` are thumbnails by row, also of
+    rows that were decided before; `run` is the run's path as the reader would type it.
     """
     summary = report.summary
     why = count_sentence(summary)
@@ -129,7 +124,7 @@ def build_page_data(
     classes: list[str] = report.facts.classes
     name = report.path.parent.resolve().name
     decided = decided_rows(report)
-    shown, suspects = _suspects(report, rows, images, classes, sample), report.suspects(least)
+    shown, suspects = _suspects(report, rows, images, classes, sample), report.suspects(min_probability)
     return PageData(
         title=name,
         summary=summary,
@@ -138,7 +133,7 @@ def build_page_data(
         histogram=_histogram(report),
         script=ScriptData(run_key(report), name, __version__, classes, shown, len(suspects)),
         headline=" ".join(filter(None, sentences)),
-        least=least,
+        min_probability=min_probability,
         unlikely=len(report.corrupted) - len(suspects),
         run=shlex.quote(run),
         earlier=_earlier(report, [row for row in decided.tolist() if row in images], images),

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from noisesieve.core.records import Bools, Floats, ModelSummary, NoiseModel
+from noisesieve.core.records import NoiseModel
 from noisesieve.sieve.formulas import LOG_FLOOR, PAPER_EPS
 
 AGREE_BELOW, DISAGREE_ABOVE = 0.1, 0.2  # disagreement up to which loop_eps is kept, and from which it is the paper's
@@ -114,18 +114,6 @@ def _uniform_transition(right: float, classes: int) -> Tensor:
     return torch.full((classes, classes), (1 - right) / (classes - 1), dtype=torch.float64).fill_diagonal_(right)
 
 
-def summarize_model(label_scores: Floats, corrupted: Bools, probabilities: Floats) -> ModelSummary:
-    """Return how the saved weights score the rows of the training data, for the model card.
-
-    `label_scores` (N, 2) are from the saved weights alone: f[y], and 1 where they flag the row. `corrupted` and
-    `probabilities` (N,) are the verdict and the corruption probability.
-    """
-    flagged, clean = label_scores[:, 1] > 0, ~corrupted
-    given = torch.from_numpy(label_scores[:, 0].copy())
-    knots = fit_calibration(given, torch.from_numpy(probabilities), torch.from_numpy(corrupted))
-    return ModelSummary(int(flagged[clean].sum()), int(clean.sum()), *knots)
-
-
 def fit_calibration(label_probs: Tensor, probabilities: Tensor, corrupted: Tensor) -> tuple[list[float], list[float]]:
     """Return P(label wrong) as a piecewise linear curve over ln f[y], for rows that are scored later.
 
@@ -204,9 +192,9 @@ def _posterior(log_odds: Tensor, corrupted: Tensor) -> Tensor:
         middle = (means[0] + means[1]) / 2
         slope = (means[0] - means[1]) / variance
         updated = torch.sigmoid(slope * (log_odds - middle) + torch.log(masses[0] / masses[1]))
-        settled = float((updated - member).abs().max()) < 1e-6
+        converged = float((updated - member).abs().max()) < 1e-6
         member = updated.clamp(1e-6, 1 - 1e-6)
-        if settled:
+        if converged:
             break
     return member
 

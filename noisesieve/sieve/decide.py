@@ -52,9 +52,8 @@ def choose_floor(probs: Tensor, labels: Tensor, *, beta: float) -> tuple[float, 
 
 def _expected_precision(scores: Scores, corrupted: Tensor) -> float:
     """Return how many of a network's suspects are expected to be wrong; without held-out rows from two opinions."""
-    agreement = None if scores.facts is None else scores.facts.held_out_accuracy
-    if agreement is not None:
-        return precision_from_agreement(agreement, float(corrupted.double().mean()))
+    if scores.held_out_accuracy is not None:
+        return precision_from_agreement(scores.held_out_accuracy, float(corrupted.double().mean()))
     disagree = torch.zeros_like(corrupted) if scores.disagree is None else torch.from_numpy(scores.disagree)
     return expected_precision(suspect_disagreement(disagree, corrupted))
 

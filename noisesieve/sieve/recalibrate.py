@@ -17,14 +17,14 @@ SUREST = 1e-4  # probabilities are clamped to this distance from 0 and 1
 BLOCK = 500  # decisions at a time
 
 
-def apply_shift(probability: Floats, found: Recalibration) -> Floats:
+def apply_shift(probability: Floats, recalibration: Recalibration) -> Floats:
     """Return the corrected probabilities; 0 stays 0."""
-    return _from_logit(found.shift + found.slope * _logit(probability), probability)
+    return _from_logit(recalibration.shift + recalibration.slope * _logit(probability), probability)
 
 
-def undo_shift(probability: Floats, found: Recalibration) -> Floats:
+def undo_shift(probability: Floats, recalibration: Recalibration) -> Floats:
     """Return the probabilities as they were before."""
-    return _from_logit((_logit(probability) - found.shift) / found.slope, probability)
+    return _from_logit((_logit(probability) - recalibration.shift) / recalibration.slope, probability)
 
 
 def recalibrate(probability: Floats, wrong: Bools) -> Recalibration:
@@ -41,13 +41,13 @@ def recalibrate(probability: Floats, wrong: Bools) -> Recalibration:
 
 def _logit(probability: Floats) -> Floats:
     clipped = np.clip(probability, SUREST, 1 - SUREST)
-    found: Floats = np.log(clipped / (1 - clipped))
-    return found
+    logits: Floats = np.log(clipped / (1 - clipped))
+    return logits
 
 
 def _sigmoid(logits: Floats) -> Floats:
-    found: Floats = 1 / (1 + np.exp(-logits))
-    return found
+    probability: Floats = 1 / (1 + np.exp(-logits))
+    return probability
 
 
 def _from_logit(logits: Floats, probability: Floats) -> Floats:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from noisesieve.core.csv_file import csv_separator, read_csv_file
 from noisesieve.core.records import Index
-from noisesieve.core.settings import SourceSettings
+from noisesieve.sources.settings import SourceSettings
 from noisesieve.sources.table import Table, to_index
 
 
@@ -24,7 +24,7 @@ def read_tsv(settings: SourceSettings) -> Index:
 
 
 def _read(file: Path, separator: str) -> Table:
-    found = read_csv_file(file, separator)
-    columns = list(zip(*found.rows, strict=True)) if found.rows else [()] * len(found.header)
+    table = read_csv_file(file, separator)
+    columns = list(zip(*table.rows, strict=True)) if table.rows else [()] * len(table.header)
     arrays = [pa.array(cells, pa.string()) for cells in columns]
-    return Table(pa.table(arrays, names=found.header), np.array(found.lines, dtype=np.int64))
+    return Table(pa.table(arrays, names=table.header), np.array(table.lines, dtype=np.int64))

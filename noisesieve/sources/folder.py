@@ -9,15 +9,15 @@ from typing import NamedTuple
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import MARK
 from noisesieve.core.records import ImageLocation, Index
-from noisesieve.core.settings import SourceSettings
 from noisesieve.core.text import IMAGE_EXTENSIONS, escape_name, natural_key
-from noisesieve.sources.table import KINDS, refuse_paths_outside
+from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.table import TABLE_SUFFIXES, refuse_paths_outside
 
 SPLITS = frozenset(["train", "training", "val", "valid", "validation", "dev", "test", "testing"])
 _DETECTION = ({"images", "labels"}, {"annotations", "jpegimages"}, {"annotations", "images"})
 
 
-class _Found(NamedTuple):
+class _ImageFile(NamedTuple):
     label: str
     path: str  # relative to the root, as the file system spells it
     split: str | None
@@ -31,8 +31,8 @@ def read(settings: SourceSettings) -> Index:
     classes = walk.folders(root)
     _refuse_detection(root, classes)
     if splits := _splits(walk, root, classes):
-        found = [
-            _Found(label, path, split)
+        images = [
+            _ImageFile(label, path, split)
             for split in splits
             for label in walk.folders(root / split)
             for path in walk.images(root / split / label)
@@ -40,12 +40,12 @@ def read(settings: SourceSettings) -> Index:
         for beside in set(classes) - set(splits):
             walk.images(root / beside)  # has no images, but is named in the notes
     else:
-        found = [_Found(label, path, None) for label in classes for path in walk.images(root / label)]
-    if not found:
+        images = [_ImageFile(label, path, None) for label in classes for path in walk.images(root / label)]
+    if not images:
         raise InputError(f"{root}: no images in class folders.", _no_images_hint(root))
     walk.find_strays(root, [root / split for split in splits])
-    paths = [escape_name(row.path) for row in found]
-    files = [os.path.join(root, row.path) for row in found]
+    paths = [escape_name(row.path) for row in images]
+    files = [os.path.join(root, row.path) for row in images]
     refuse_paths_outside(root, paths, allow_outside=settings.allow_outside, name=lambda row: str(root), files=files)
     return Index(
         name=root.resolve().name or "dataset",
@@ -53,9 +53,9 @@ def read(settings: SourceSettings) -> Index:
         root=root,
         ids=list(paths),
         paths=list(paths),
-        labels=[escape_name(row.label) for row in found],
+        labels=[escape_name(row.label) for row in images],
         locate=lambda i: ImageLocation(files[i]),
-        splits=[str(row.split) for row in found] if found[0].split else None,
+        splits=[str(row.split) for row in images] if images[0].split else None,
         notes=walk.notes(),
     )
 
@@ -94,7 +94,7 @@ class _Walk:
 
     def images(self, folder: Path) -> list[str]:
         """Return the images below a class folder, also in nested folders, relative to the root, in natural order."""
-        found: list[str] = []
+        paths: list[str] = []
         queue = [folder]
         while queue:
             here = queue.pop()
@@ -106,12 +106,12 @@ class _Walk:
                 if self._is_folder(entry):
                     queue.append(Path(entry.path))
                 elif os.path.splitext(entry.name)[1].lower() in IMAGE_EXTENSIONS and not _is_dir(entry):
-                    found.append(os.path.relpath(entry.path, self.root))
+                    paths.append(os.path.relpath(entry.path, self.root))
                 elif not _is_dir(entry):
                     self._remember(self.others, entry.path)
-        if not found:
+        if not paths:
             self._remember(self.empty, folder)
-        return sorted(found, key=lambda path: tuple(natural_key(part) for part in path.split(os.sep)))
+        return sorted(paths, key=lambda path: tuple(natural_key(part) for part in path.split(os.sep)))
 
     def find_strays(self, root: Path, splits: list[Path]) -> None:
         """Record images that are in no class folder."""
@@ -189,7 +189,9 @@ def _splits(walk: _Walk, root: Path, names: list[str]) -> list[str]:
         return []
     classes = [set(walk.folders(root / name)) for name in splits]
     largest = max(classes, key=len)
-    alike = bool(largest) and all(found and len(found & largest) * 2 >= len(largest) for found in classes)
+    alike = bool(largest) and all(
+        names_in_split and len(names_in_split & largest) * 2 >= len(largest) for names_in_split in classes
+    )
     beside = [name for name in names if name not in splits]
     # A separate walk, since each walk lists every folder only once.
     return splits if alike and not any(walk.anew().images(root / name) for name in beside) else []
@@ -217,7 +219,7 @@ def _refuse_detection(root: Path, names: list[str]) -> None:
 def _no_images_hint(root: Path) -> str:
     files = sorted(entry.name for entry in os.scandir(root) if not entry.name.startswith("."))
     for name in files:
-        if os.path.splitext(name)[1].lower() in KINDS:
+        if os.path.splitext(name)[1].lower() in TABLE_SUFFIXES:
             return f"It contains a table: try {root / name}."
         if name.lower().endswith(".json"):
             return f"It contains {name}: noisesieve needs one label per image, as class folders or as a table."

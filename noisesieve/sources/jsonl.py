@@ -13,9 +13,9 @@ import pyarrow as pa
 from noisesieve.core.errors import InputError
 from noisesieve.core.files import Json
 from noisesieve.core.records import Index
-from noisesieve.core.settings import SourceSettings
 from noisesieve.core.text import IMAGE_EXTENSIONS, refuse_half_characters
 from noisesieve.core.untrusted import open_regular
+from noisesieve.sources.settings import SourceSettings
 from noisesieve.sources.table import Table, to_index
 
 LONGEST_LINE = 2**28  # bytes; an embedded image in base64 may be long

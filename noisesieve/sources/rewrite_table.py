@@ -9,22 +9,32 @@ import csv
 import io
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from noisesieve.core.csv_file import csv_separator, long_cells
-from noisesieve.core.decision_marks import DECIDED_COLUMN, RowChange
 from noisesieve.core.errors import InputError
 from noisesieve.core.files import Json
 from noisesieve.core.parquet_file import read_row_groups
-from noisesieve.core.records import Index
-from noisesieve.core.settings import SourceSettings
+from noisesieve.core.records import DECIDED_COLUMN, Index
 from noisesieve.core.text import csv_line
 from noisesieve.sources.parquet import hugging_face_classes
+from noisesieve.sources.settings import SourceSettings
 
 BOM = b"\xef\xbb\xbf"
+
+
+@dataclass(frozen=True)
+class RowChange:
+    """What becomes of one row of a corrected dataset. `label` None: it is left out."""
+
+    label: str | None
+    mark: str | None = None  # cell of the marks' column; None: nothing to remember
+
+
 Changes = dict[int, RowChange]  # by row of the whole table
 
 
@@ -63,7 +73,7 @@ def _copy_lines(
             if change.label != index.labels[row]:
                 cells[label_cell] = change.label
             if change.mark is not None:
-                cells[mark_cell] = change.mark.to_text()
+                cells[mark_cell] = change.mark
             file.write((csv_line(cells, separator) + _ending(chunk)).encode())
 
 
@@ -95,7 +105,7 @@ def _jsonl(index: Index, source: SourceSettings, changes: Changes, file: IO[byte
                 if change.label != index.labels[row]:
                     entry[index.label_column] = _as_before(entry[index.label_column], change.label, index, row)
                 if change.mark is not None:
-                    entry[DECIDED_COLUMN] = change.mark.to_text()
+                    entry[DECIDED_COLUMN] = change.mark
                 file.write((json.dumps(entry, ensure_ascii=False) + "\n").encode())
 
 
@@ -122,18 +132,18 @@ def _parquet(index: Index, source: SourceSettings, changes: Changes, file: IO[by
     first = 0
     with pq.ParquetWriter(file, written, compression="zstd") as writer:
         for group in read_row_groups(source.path):
-            found = [changes.get(first + row) for row in range(len(group))]
+            row_changes = [changes.get(first + row) for row in range(len(group))]
             new = [
                 None if change is None or change.label == index.labels[first + row] else change.label
-                for row, change in enumerate(found)
+                for row, change in enumerate(row_changes)
             ]
             if any(label is not None for label in new):
                 old = _plain(group.column(position).combine_chunks())
                 labels = [label if label is not None else value for label, value in zip(encode(new), old, strict=True)]
                 group = group.set_column(position, schema.field(position), _typed(labels, schema.field(position).type))
             if marked:
-                group = _with_marks(group, found)
-            kept = [change is None or change.label is not None for change in found]
+                group = _with_marks(group, row_changes)
+            kept = [change is None or change.label is not None for change in row_changes]
             writer.write_table(group.filter(pa.array(kept)).replace_schema_metadata(written.metadata))
             first += len(kept)
 
@@ -151,14 +161,14 @@ def _with_mark_column(schema: pa.Schema) -> pa.Schema:
     return schema.with_metadata({**schema.metadata, b"huggingface": json.dumps(described).encode()})
 
 
-def _with_marks(group: pa.Table, found: list[RowChange | None]) -> pa.Table:
+def _with_marks(group: pa.Table, row_changes: list[RowChange | None]) -> pa.Table:
     """Return the rows with their marks, beside those of an earlier `apply`."""
     known = DECIDED_COLUMN in group.column_names
     old = group[DECIDED_COLUMN].cast(pa.string()).to_pylist() if known else [None] * len(group)
     cells = pa.array(
         [
-            before if change is None or change.mark is None else change.mark.to_text()
-            for before, change in zip(old, found, strict=True)
+            before if change is None or change.mark is None else change.mark
+            for before, change in zip(old, row_changes, strict=True)
         ],
         pa.string(),
     )

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from noisesieve.core.errors import InputError
 from noisesieve.core.records import Bools, ImageLocation, Index, Ints
-from noisesieve.core.settings import SourceSettings
 from noisesieve.core.text import file_of, leads_out
+from noisesieve.sources.settings import SourceSettings
 
 _BOXES = (
     {"bbox"},
@@ -26,7 +26,8 @@ _BOXES = (
     {"xmin", "ymin", "xmax", "ymax"},
     {"x_min", "y_min", "x_max", "y_max"},
 )
-KINDS = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".pq": "parquet"}
+TABLE_SUFFIXES = dict.fromkeys((".jsonl", ".ndjson"), "jsonl") | dict.fromkeys((".parquet", ".pq"), "parquet")
+TABLE_SUFFIXES = {".csv": "csv", ".tsv": "tsv", **TABLE_SUFFIXES}
 PATH_COLUMNS = ("path", "filename", "file_name", "image_path", "image")  # the first is the default; others are known
 LABEL_COLUMNS = ("label", "class", "category", "target")
 COLUMNS_NAMED = 50  # in an error
@@ -101,7 +102,7 @@ def _recognise(table: Table, settings: SourceSettings, names: list[str]) -> tupl
 
     Every column that cannot be found is named in one error.
     """
-    found: dict[str, Any] = {}
+    recognised: dict[str, Any] = {}
     notes, missing = [], []
     wanted: dict[str, tuple[str, ...]] = {"label_column": LABEL_COLUMNS}
     if table.embedded is None and settings.images:
@@ -112,7 +113,7 @@ def _recognise(table: Table, settings: SourceSettings, names: list[str]) -> tupl
         if name in names:
             continue
         if len(known) == 1:
-            found[option] = known[0]
+            recognised[option] = known[0]
             notes.append(f"the column {known[0]!r} is taken for {name!r}")
         else:
             missing.append((option, name))
@@ -126,7 +127,7 @@ def _recognise(table: Table, settings: SourceSettings, names: list[str]) -> tupl
         absent = " and no column ".join(repr(name) for _, name in missing)
         there = ", ".join([*map(repr, names[:COLUMNS_NAMED]), *(["…"] if len(names) > COLUMNS_NAMED else [])]) or "none"
         raise InputError(f"{settings.path}: no column {absent}. It has: {there}.", f"Choose with {flags}.")
-    return replace(settings, **found), notes
+    return replace(settings, **recognised), notes
 
 
 def _several_in_one(labels: list[str]) -> list[str]:

@@ -37,14 +37,14 @@ class _File:
 
 def read_embeddings(file: Path, index: Index, whole: Sequence[str]) -> Vectors:
     """Return the embeddings (N, D) of the rows of an index. `whole` are the ids of the whole table, in its order."""
-    found = _read(file)
+    content = _read(file)
     own = {index.label_column, "label", "split", "__index_level_0__"}
     own |= set() if index.carried is None else set(index.carried.column_names)
-    if taken := [name for name in found.names or [] if name in own]:
+    if taken := [name for name in content.names or [] if name in own]:
         raise InputError(f"{file}: the column {taken[0]!r} is no part of an embedding.", "Leave it out.")
     with np.errstate(over="ignore"):
-        found = replace(found, values=found.values.astype(np.float32).astype(np.float64))
-    return np.ascontiguousarray(_aligned(found, file, index, whole), dtype=np.float32)
+        content = replace(content, values=content.values.astype(np.float32).astype(np.float64))
+    return np.ascontiguousarray(_aligned(content, file, index, whole), dtype=np.float32)
 
 
 def read_predictions(
@@ -54,19 +54,19 @@ def read_predictions(
 
     The order of the file's columns is that of its header or, if it has none, that of `classes`.
     """
-    found = _read(file)
-    if classes and found.names and set(classes) == set(found.names) and list(classes) != found.names:
+    content = _read(file)
+    if classes and content.names and set(classes) == set(content.names) and list(classes) != content.names:
         raise InputError(f"{file}: its header has the classes in another order.", "Leave --classes out.")
-    names = list(classes) or found.names
+    names = list(classes) or content.names
     if names is None:
         raise InputError(f"{file}: nothing says which column is which class.", "Give them in order: --classes a,b,c")
-    if len(names) != found.values.shape[1]:
-        raise InputError(f"{file}: {found.values.shape[1]} columns for {len(names)} classes.", "Check --classes.")
+    if len(names) != content.values.shape[1]:
+        raise InputError(f"{file}: {content.values.shape[1]} columns for {len(names)} classes.", "Check --classes.")
     if len(set(names)) < len(names):
         raise InputError(f"{file}: a class is named twice.", "Rename one of its columns.")
     if unknown := [label for label in dict.fromkeys(index.labels) if label not in set(names)]:
         raise InputError(f"{file}: no column for the class {unknown[0]!r}. It has: {', '.join(names[:20])}.")
-    probs = _aligned(found, file, index, whole)
+    probs = _aligned(content, file, index, whole)
     sums = probs.sum(axis=1)
     wrong = np.flatnonzero((probs < 0).any(axis=1) | (np.abs(sums - 1) > SUMS_TO_ONE))
     if len(wrong):
@@ -166,12 +166,12 @@ def _matrix(array: npt.NDArray[np.generic], file: Path) -> npt.NDArray[np.float6
     return array.astype(np.float64)
 
 
-def _aligned(found: _File, file: Path, index: Index, whole: Sequence[str]) -> npt.NDArray[np.float64]:
+def _aligned(content: _File, file: Path, index: Index, whole: Sequence[str]) -> npt.NDArray[np.float64]:
     """Return the vectors in the order of the index, all of them finite."""
-    values, total = found.values, len(whole)
-    if found.ids is not None:
+    values, total = content.values, len(whole)
+    if content.ids is not None:
         row_of: dict[str, int] = {}
-        for row, name in enumerate(found.ids):
+        for row, name in enumerate(content.ids):
             if row_of.setdefault(name, row) != row:
                 raise InputError(f"{file}: the id {name!r} is there twice.", "Keep one of them.")
         if missing := [name for name in index.ids if name not in row_of]:

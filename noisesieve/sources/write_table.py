@@ -15,20 +15,20 @@ from noisesieve.core.errors import InputError, OutputError, UsageError
 from noisesieve.core.files import atomic_write
 from noisesieve.core.parquet_file import TooLarge, read_row_groups
 from noisesieve.core.records import Index
-from noisesieve.core.settings import SourceSettings
 from noisesieve.core.text import carried_name, csv_line, escape_name
-from noisesieve.sources.table import KINDS
+from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.table import TABLE_SUFFIXES
 
 
 def table_kind(index: Index, source: SourceSettings, out: Path) -> str:
     """Return the format of `out`. Refused if it cannot contain embedded images, or is the dataset itself."""
-    kind = KINDS.get(out.suffix.lower())
+    kind = TABLE_SUFFIXES.get(out.suffix.lower())
     if kind is None:
-        raise UsageError(f"{out}: not a table format.", f"Choose a name that ends in {', '.join(KINDS)}.")
+        raise UsageError(f"{out}: not a table format.", f"Choose a name that ends in {', '.join(TABLE_SUFFIXES)}.")
     if _is_embedded(index) and kind != index.kind:
         raise UsageError(
             f"{out}: the images are embedded, so the table stays {index.kind}.",
-            f"Choose a name that ends in {next(suffix for suffix, name in KINDS.items() if name == index.kind)}.",
+            f"Choose a name that ends in {next(end for end, name in TABLE_SUFFIXES.items() if name == index.kind)}.",
         )
     if out.exists() and out.samefile(source.path):
         raise OutputError(f"{out}: is the dataset itself.", "Choose another name with -o.")

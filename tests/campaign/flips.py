@@ -9,21 +9,21 @@ from pathlib import Path
 import torch
 
 from noisesieve.core.errors import NoisesieveError
-from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.row_store import RowFile
 from noisesieve.learn.frozen.features import depth_files
+from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.pixels.pixel_cache import pixel_file
-from noisesieve.report import Report, read_report
 from noisesieve.report.model_card import load_model
+from noisesieve.report.report import Report, read_report
 
 FAILED = "FAILED"
 TABLES = ("probabilities.parquet", "margin_history.parquet", "history.parquet")
 
 
-def flip(file: Path, dice: random.Random) -> str:
+def flip(file: Path, rng: random.Random) -> str:
     """Flip one bit of a file, and return what was done."""
     content = bytearray(file.read_bytes())
-    place, bit = dice.randrange(len(content)), dice.randrange(8)
+    place, bit = rng.randrange(len(content)), rng.randrange(8)
     content[place] ^= 1 << bit
     file.write_bytes(content)
     return f"bit {bit} of byte {place} of {file.name}"
@@ -34,7 +34,7 @@ def cached_files(home: Path) -> list[Path]:
     return [path for path in sorted((home / "cache").rglob("*")) if path.is_file() and path.stat().st_size]
 
 
-def flip_bits(home: Path, count: int, dice: random.Random) -> Counter[str]:
+def flip_bits(home: Path, count: int, rng: random.Random) -> Counter[str]:
     """Flip bits in the files of a finished frozen run and of its cache, one at a time."""
     folder = home / "run"
     report = read_report(folder)
@@ -45,9 +45,9 @@ def flip_bits(home: Path, count: int, dice: random.Random) -> Counter[str]:
     stored = {store.file: _rows(store) for store in _stores(home, recipe)}
     found: Counter[str] = Counter()
     for number in range(count):
-        file = dice.choice(cached_files(home) if number % 4 == 0 else run_files)
+        file = rng.choice(cached_files(home) if number % 4 == 0 else run_files)
         content = file.read_bytes()
-        what = flip(file, dice)
+        what = flip(file, rng)
         if file in run_files:
             found[f"in the run, {_read(folder, file, wanted, what)}"] += 1
         else:

@@ -51,41 +51,41 @@ NAMES = (
 LEFTOVERS = (".report.parquet.0123abcd.tmp", ".review.html.0123abcd.tmp", ".suspects.csv.0123abcd.old")
 
 
-def mutate(document: Any, dice: random.Random) -> Any:
+def mutate(document: Any, rng: random.Random) -> Any:
     """Replace, remove or add one value somewhere in a JSON document."""
-    if isinstance(document, dict) and document and dice.random() < 0.85:
-        key = dice.choice(sorted(document))
-        if dice.random() < 0.15:
+    if isinstance(document, dict) and document and rng.random() < 0.85:
+        key = rng.choice(sorted(document))
+        if rng.random() < 0.15:
             return {name: value for name, value in document.items() if name != key}
-        return {**document, key: mutate(document[key], dice)}
-    if isinstance(document, list) and document and dice.random() < 0.7:
-        place = dice.randrange(len(document))
-        return [*document[:place], mutate(document[place], dice), *document[place + 1 :]]
-    return dice.choice(VALUES)
+        return {**document, key: mutate(document[key], rng)}
+    if isinstance(document, list) and document and rng.random() < 0.7:
+        place = rng.randrange(len(document))
+        return [*document[:place], mutate(document[place], rng), *document[place + 1 :]]
+    return rng.choice(VALUES)
 
 
-def _forge(document: dict[str, Any], dice: random.Random) -> None:
-    changed = mutate(dict(document), dice)
+def _forge(document: dict[str, Any], rng: random.Random) -> None:
+    changed = mutate(dict(document), rng)
     document.clear()
     document.update(changed if isinstance(changed, dict) else {"identity": changed})
 
 
-def forge_documents(home: Path, count: int, dice: random.Random) -> Counter[str]:
+def forge_documents(home: Path, count: int, rng: random.Random) -> Counter[str]:
     """Change run.json, summary.json or model.json of a finished run, with hashes that fit, and read it."""
     found: Counter[str] = Counter()
     keep, victim = home.parent / "kept-run", home.parent / "victim"
     shutil.copytree(home / "run", keep)
     victim.write_text("mine")
     for _ in range(count):
-        name = dice.choice(("run.json", "summary.json", "model.json"))
+        name = rng.choice(("run.json", "summary.json", "model.json"))
         file = home / "run" / name
         if name == "run.json":
-            forge_run(home / "run", lambda document: _forge(document, dice))
+            forge_run(home / "run", lambda document: _forge(document, rng))
         else:
-            file.write_text(json.dumps(mutate(json.loads(file.read_text()), dice)))
+            file.write_text(json.dumps(mutate(json.loads(file.read_text()), rng)))
             known = {name: sha256_of(file)}
             forge_run(home / "run", lambda document, known=known: document["files"].update(known))  # type: ignore[misc]
-        ended = run([*dice.choice(READERS)], home)
+        ended = run([*rng.choice(READERS)], home)
         found[f"{name}, exit {ended.code}{_wrong(ended)}"] += 1
         if victim.read_text() != "mine":
             found[f"{FAILED} a file outside was changed"] += 1
@@ -94,7 +94,7 @@ def forge_documents(home: Path, count: int, dice: random.Random) -> Counter[str]
     return found
 
 
-def plant_links(home: Path, count: int, dice: random.Random) -> Counter[str]:
+def plant_links(home: Path, count: int, rng: random.Random) -> Counter[str]:
     """Put links to the user's own files in the place of ours, and let commands write there."""
     found: Counter[str] = Counter()
     keep, victim = home.parent / "kept-links", home.parent / "victims"
@@ -104,11 +104,11 @@ def plant_links(home: Path, count: int, dice: random.Random) -> Counter[str]:
         (victim / name).write_text("mine")
     before = snapshot(victim)
     for _ in range(count):
-        for name in dice.sample((*NAMES, *LEFTOVERS), 2):
+        for name in rng.sample((*NAMES, *LEFTOVERS), 2):
             path = home / "run" / name
             path.unlink(missing_ok=True)
-            path.symlink_to(victim if dice.random() < 0.5 or name == "checkpoint" else victim / "bashrc")
-        ended = run([*dice.choice(WRITERS)], home)
+            path.symlink_to(victim if rng.random() < 0.5 or name == "checkpoint" else victim / "bashrc")
+        ended = run([*rng.choice(WRITERS)], home)
         found[f"exit {ended.code}{_wrong(ended)}"] += 1
         if snapshot(victim) != before:
             found[f"{FAILED} a file was written or deleted through a link"] += 1

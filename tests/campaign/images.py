@@ -10,17 +10,17 @@ import numpy as np
 from PIL import Image
 
 from noisesieve.core.records import ImageLocation
-from noisesieve.pixels.worker_pool import ImageTask, TaskResult, WorkerOptions, WorkerPool
+from noisesieve.pixels.worker_pool import ImageTask, Pass, TaskResult, WorkerPool
 
 FORMATS = ("png", "jpg", "webp", "gif", "bmp", "tiff", "ppm", "jp2")
 SIZE = 16
 
 
-def mutate_images(folder: Path, count: int, dice: random.Random) -> Counter[str]:
+def mutate_images(folder: Path, count: int, rng: random.Random) -> Counter[str]:
     """Decode `count` damaged images twice: the same answer both times, and good images among them are unharmed."""
     folder.mkdir()
     good = _originals(folder)
-    paths = [_mutated(folder / f"{number}", dice.choice(good), dice) for number in range(count)]
+    paths = [_mutated(folder / f"{number}", rng.choice(good), rng) for number in range(count)]
     mixed = [good[number % len(good)] if number % 10 == 0 else path for number, path in enumerate(paths)]
     first, second = _decode(mixed), _decode(mixed)
     calm = dict(zip(good, _decode(good), strict=True))
@@ -47,21 +47,21 @@ def _originals(folder: Path) -> list[Path]:
     return found
 
 
-def _mutated(path: Path, source: Path, dice: random.Random) -> Path:
+def _mutated(path: Path, source: Path, rng: random.Random) -> Path:
     blob = bytearray(source.read_bytes())
-    for _ in range(dice.randint(1, 6)):
-        place = dice.randrange(max(1, len(blob)))
-        action = dice.randrange(5)
+    for _ in range(rng.randint(1, 6)):
+        place = rng.randrange(max(1, len(blob)))
+        action = rng.randrange(5)
         if action == 0 and blob:
-            blob[place] ^= 1 << dice.randrange(8)
+            blob[place] ^= 1 << rng.randrange(8)
         elif action == 1:
             del blob[place:]
         elif action == 2:
-            blob[place:place] = dice.randbytes(dice.randint(1, 16))
+            blob[place:place] = rng.randbytes(rng.randint(1, 16))
         elif action == 3:
-            del blob[place : place + dice.randint(1, 16)]
+            del blob[place : place + rng.randint(1, 16)]
         else:
-            blob[place : place + 4] = dice.choice((b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff"))
+            blob[place : place + 4] = rng.choice((b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff"))
     path = path.with_suffix(source.suffix)
     path.write_bytes(bytes(blob))
     return path
@@ -69,5 +69,5 @@ def _mutated(path: Path, source: Path, dice: random.Random) -> Path:
 
 def _decode(paths: list[Path]) -> list[TaskResult]:
     tasks = [ImageTask(number, ImageLocation(str(path))) for number, path in enumerate(paths)]
-    with WorkerPool(2, WorkerOptions(SIZE, 2**24, 60, "pixels")) as pool:
-        return sorted(pool.run(tasks), key=lambda answer: answer.key)
+    with WorkerPool(2, max_pixels=2**24, seconds=60) as pool:
+        return sorted(pool.run(tasks, Pass(SIZE, send="pixels")), key=lambda answer: answer.key)

@@ -14,11 +14,11 @@ import pytest
 
 import noisesieve as ns
 from noisesieve.commands._open_run import settings_of_run
-from noisesieve.core.settings import MovedData
 from noisesieve.measure.metrics import calibration
 from noisesieve.measure.planting import draw_flips
 from noisesieve.measure.samples import draw_probe
 from noisesieve.sieve.recalibrate import apply_shift, recalibrate, undo_shift
+from noisesieve.sources.settings import MovedData
 from tests.conftest import QUICK_OPTIONS, SAMPLE, Run, few_digits, validate
 from tests.runs import built_once, scan_few_digits
 
@@ -131,7 +131,7 @@ def test_flips_are_planted_over_all_rows(inside: Run, digits: tuple[Path, Path])
     assert [after[i] for i in changed] == labels
     suggested = report.table["suggested_label"].to_pylist()
     assert all(suggested[row] != label for row, label in zip(changed, labels, strict=True))
-    assert again.facts.settings["wishes"] == report.facts.settings["wishes"]
+    assert again.facts.settings["training"] == report.facts.settings["training"]
     low, high = found["recall_interval"]
     assert low <= found["recall"] <= high
     new = (again.verdicts == "corrupted") & (report.verdicts != "corrupted")
@@ -163,8 +163,8 @@ def test_planting_finds_a_dataset_that_moved_and_refuses_one_that_changed(
 
 def test_truth_is_read_as_labels_are_whatever_the_column_is_made_of() -> None:
     from noisesieve.core.errors import InputError
-    from noisesieve.core.measure_settings import TruthSettings
     from noisesieve.core.progress import Session
+    from noisesieve.measure.settings import TruthSettings
     from noisesieve.measure.truth import LabelledRows, find_truth, texts
 
     assert texts(pa.chunked_array([pa.array([3.0, None, 4.0])]), "x") == ["3", None, "4"]

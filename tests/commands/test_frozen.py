@@ -11,7 +11,7 @@ import torch
 import torchvision
 
 import noisesieve as ns
-from noisesieve.learn.frozen.store import DepthFile, Halves
+from noisesieve.learn.frozen.features import DepthFile, Halves
 from noisesieve.pixels import cache_list
 from tests.conftest import COLOURS, Run, paint, validate
 
@@ -55,9 +55,7 @@ def test_features_are_kept_by_content_and_weights(inside: Run, photos: Path, tmp
     listed = json.loads(inside("cache", "--cache-dir", tmp_path / "kept", "--json").stdout)
     validate(listed, "cache")
     assert sorted(entry["kind"] for entry in listed["entries"]) == ["features", "pixels"]
-    assert {entry["pictures"] for entry in listed["entries"] if entry["kind"] == "features"} == {
-        66
-    }  # one is there twice
+    assert {entry["images"] for entry in listed["entries"] if entry["kind"] == "features"} == {66}  # one is there twice
     warm = inside("scan", photos, "-o", "second", *options)
     assert "The features were in the cache." in warm.stderr
     assert Path("first/report.parquet").read_bytes() == Path("second/report.parquet").read_bytes()
@@ -82,9 +80,9 @@ def test_a_stop_while_looking_keeps_what_was_seen(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from noisesieve.commands.scan import scan
+    from noisesieve.commands.scan_settings import scan_settings
     from noisesieve.core.errors import Stopped
     from noisesieve.core.progress import NullWatcher, Session
-    from noisesieve.core.settings import scan_settings
 
     class Impatient(NullWatcher):
         def __init__(self) -> None:

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from noisesieve import sources
-from noisesieve.core.settings import SourceSettings
+from noisesieve.sources.registry import read_index
+from noisesieve.sources.settings import SourceSettings
 from tests.conftest import SAMPLE, Run, paint, validate
 
 
@@ -37,7 +37,7 @@ def test_flips_of_a_folder_are_counted_and_readable(inside: Run, tmp_path: Path,
     assert abs(describe_suspect["planted_rate"] - describe_suspect["expected_rate"]) <= deviation
     assert all(row["path"].startswith(f"{row['true_label']}/") for row in rows)
     assert "--root" in describe_suspect["scan"]
-    index = sources.read(SourceSettings(path=out, root=SAMPLE / "digits"))
+    index = read_index(SourceSettings(path=out, root=SAMPLE / "digits"))
     assert index.labels == [row["label"] for row in rows]
     assert all(Path(index.locate(i).file).exists() for i in range(0, len(index), 100))
 
@@ -54,7 +54,7 @@ def test_a_table_above_its_images_needs_no_root(inside: Run, colours: Path) -> N
     out = colours.parent / "noisy.csv"
     done = inside("inject", colours, "--noise", "symmetric", "--rate", "0.2", "-o", out, "--json")
     assert "--root" not in json.loads(done.stdout)["scan"]
-    index = sources.read(SourceSettings(path=out))
+    index = read_index(SourceSettings(path=out))
     assert all(Path(index.locate(i).file).exists() for i in range(len(index)))
 
 

@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import noisesieve as ns
-from noisesieve.core.decision_marks import DECIDED_COLUMN, DecisionMark
+from noisesieve.core.records import DECIDED_COLUMN
+from noisesieve.decisions.marks import DecisionMark
 from noisesieve.report.waivers import read_waivers
 from tests.conftest import QUICK, Run
 from tests.runs import make_run

@@ -19,9 +19,9 @@ import torch
 
 import noisesieve as ns
 from noisesieve.commands.scan import scan
+from noisesieve.commands.scan_settings import scan_settings
 from noisesieve.core.errors import StateError, Stopped
 from noisesieve.core.progress import NullWatcher, Session
-from noisesieve.core.settings import scan_settings
 from tests.conftest import QUICK, QUICK_OPTIONS, REPOSITORY, SAMPLE, Run, few_digits, paint, validate
 
 

@@ -13,20 +13,22 @@ import pytest
 from rich.console import Console
 
 import noisesieve as ns
-from noisesieve import sources
 from noisesieve.cli.explain import sentence
 from noisesieve.cli.scan_summary import print_summary
 from noisesieve.commands._open_run import settings_of_run
 from noisesieve.commands.explain import Explanation
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import write_json
 from noisesieve.core.options import build_settings
-from noisesieve.core.settings import ScanSettings, SourceSettings, TrainingOptions
-from noisesieve.core.words import flagged_sentence, nothing_flagged_sentence
 from noisesieve.learn.describe import introduce
 from noisesieve.learn.plan import plan
+from noisesieve.learn.settings import TrainingOptions
 from noisesieve.measure.samples import draw_probe, strata
-from noisesieve.report import RunFolder
+from noisesieve.report.headline import flagged_sentence, nothing_flagged_sentence
+from noisesieve.report.run import RunFolder
+from noisesieve.sources.registry import read_index
+from noisesieve.sources.settings import SourceSettings
 from tests.conftest import QUICK, Run, paint
 from tests.hostile.attack import few_colours
 from tests.runs import make_run
@@ -256,11 +258,11 @@ def test_an_option_that_switches_the_path_says_so(options: dict[str, Any]) -> No
     wanted = TrainingOptions(**options)
     recipe = plan(wanted, rows=300, classes=3, longest_sides=sides, device="cpu")
     assert f"{flag}: for a trained network only, so frozen features are not used" in introduce(
-        recipe, wanted, beside=None
+        recipe, wanted, compared_heads=None
     )
     asked = TrainingOptions(weights="none", **options)
     recipe = plan(asked, rows=300, classes=3, longest_sides=sides, device="cpu")
-    assert "frozen features are not used" not in introduce(recipe, asked, beside=None)
+    assert "frozen features are not used" not in introduce(recipe, asked, compared_heads=None)
     frozen = TrainingOptions(weights="timm/resnet18", **options)
     with pytest.raises(UsageError, match=flag):
         plan(frozen, rows=300, classes=3, longest_sides=sides, device="cpu")
@@ -270,7 +272,7 @@ def test_the_papers_floor_says_that_the_snapshot_is_left_out() -> None:
     options = TrainingOptions(weights="none", sieve_eps=1e-8)
     recipe = plan(options, rows=300, classes=3, longest_sides=np.full(300, 32), device="cpu")
     assert recipe.settle_epochs == 0
-    assert "no cross-entropy snapshot" in introduce(recipe, options, beside=None)
+    assert "no cross-entropy snapshot" in introduce(recipe, options, compared_heads=None)
 
 
 # 6. Tables as people have them
@@ -308,7 +310,7 @@ def test_usual_names_of_columns_are_recognised(tmp_path: Path, path: str, label:
     else:
         lines = (",".join(cells) for cells in zip(*rows.values(), strict=True))
         file.write_text(",".join(rows) + "\n" + "\n".join(lines) + "\n")
-    index = sources.read(SourceSettings(file))
+    index = read_index(SourceSettings(file))
     assert (index.paths, index.labels, index.label_column) == (["a.png", "b.png"], ["x", "y"], label)
     assert index.carried is not None
     assert index.carried.column_names == ["note"]
@@ -328,12 +330,12 @@ def test_a_recognised_label_column_is_rewritten_by_apply(inside: Run, tmp_path: 
 def test_every_missing_column_is_named_at_once(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("file,tag\na.png,x\n")
     with pytest.raises(InputError, match="no column 'label' and no column 'path' and no column 'key'") as caught:
-        sources.read(SourceSettings(tmp_path / "t.csv", id_column="key"))
+        read_index(SourceSettings(tmp_path / "t.csv", id_column="key"))
     assert "--label-column and --path-column and --id-column" in str(caught.value)
     assert "'file', 'tag'" in str(caught.value)
     (tmp_path / "t.csv").write_text("path,class,category\na.png,x,y\n")  # which of the two?
     with pytest.raises(InputError, match="no column 'label'"):
-        sources.read(SourceSettings(tmp_path / "t.csv"))
+        read_index(SourceSettings(tmp_path / "t.csv"))
 
 
 def test_a_second_dataset_and_a_url_are_answered(inside: Run, tmp_path: Path) -> None:

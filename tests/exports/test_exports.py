@@ -21,8 +21,9 @@ import noisesieve as ns
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import atomic_output, sweep_temporaries
 from noisesieve.core.text import folder_name, guard_cell, unguard_cell
-from noisesieve.exports import EXPORTS
-from noisesieve.report import RunFolder, write_table
+from noisesieve.exports.registry import EXPORTS
+from noisesieve.report.report import write_table
+from noisesieve.report.run import RunFolder
 from tests.conftest import Run, paint, validate
 from tests.runs import make_run
 
@@ -346,7 +347,7 @@ def test_embedded_images_are_written_out_or_refused_with_a_reason(inside: Run, c
 
 def test_images_that_are_gone_are_left_out_and_counted(inside: Run, run: Path, colours: Path, tmp_path: Path) -> None:
     from noisesieve.commands._open_run import index_of_run  # the row stays in the index of a table, not of a folder
-    from noisesieve.report import read_report
+    from noisesieve.report.report import read_report
 
     assert len(index_of_run(read_report(run))) == 121
     with (tmp_path / "t.csv").open("w", newline="") as file:

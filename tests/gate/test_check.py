@@ -19,15 +19,14 @@ import sarif_pydantic
 import yaml
 
 import noisesieve as ns
-from noisesieve.core.command_settings import Policy
 from noisesieve.core.errors import OutputError
 from noisesieve.core.options import parse_limit
 from noisesieve.gate.github import commands, summary
 from noisesieve.gate.markdown import escape, render
 from noisesieve.gate.policy import BatchCounts, RuleResult, Suspect, apply_policy, binomial_tail, lower_bound
 from noisesieve.gate.result import GateResult
-from noisesieve.report import RunFolder
-from noisesieve.report.run import MAIN
+from noisesieve.gate.settings import Policy
+from noisesieve.report.run import MAIN, RunFolder
 from noisesieve.report.waivers import read_waivers
 from tests.conftest import REPOSITORY, SAMPLE, Run, paint, validate
 from tests.runs import built_once, make_run

@@ -20,7 +20,8 @@ from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.files import sha256_of
 from noisesieve.core.publish import PLAN, finish_publishing, publish, stage
 from noisesieve.core.row_store import RowFile
-from noisesieve.report import RunFolder, read_report
+from noisesieve.report.report import read_report
+from noisesieve.report.run import RunFolder
 from tests.conftest import QUICK, Run
 from tests.hostile.attack import few_colours, forge_run, snapshot
 from tests.hostile.test_files import plant_plan, write_labels
@@ -238,7 +239,7 @@ def test_nested_columns_are_measured_before_they_are_read(
 
 def test_a_stranger_does_not_raise_the_limit_of_pixels(inside: Run, tmp_path: Path) -> None:
     from noisesieve.commands._open_run import pixel_settings_of_run
-    from noisesieve.core.settings import PixelSettings
+    from noisesieve.pixels.settings import PixelSettings
 
     make_run(few_colours(tmp_path / "data"), tmp_path / "evil", {"red/0.png": "green"})
     forge_run(tmp_path / "evil", lambda document: document["identity"].update(max_pixels=2**40))
@@ -246,9 +247,9 @@ def test_a_stranger_does_not_raise_the_limit_of_pixels(inside: Run, tmp_path: Pa
 
 
 def test_packed_weights_and_nested_keys_are_refused_or_linear(tmp_path: Path) -> None:
-    from noisesieve import sources
-    from noisesieve.core.settings import SourceSettings
     from noisesieve.learn.networks.pretrained import require_readable
+    from noisesieve.sources.registry import read_index
+    from noisesieve.sources.settings import SourceSettings
 
     with zipfile.ZipFile(tmp_path / "w.pt", "w", zipfile.ZIP_DEFLATED) as parts:
         parts.writestr("archive/data/0", bytes(2**26))
@@ -256,7 +257,7 @@ def test_packed_weights_and_nested_keys_are_refused_or_linear(tmp_path: Path) ->
         require_readable(tmp_path / "w.pt")
     lines = (json.dumps({"path": f"{i}.png", "label": str(i % 2), "x": {f"k{i}": 1}}) for i in range(4000))
     (tmp_path / "t.jsonl").write_text("\n".join(lines))
-    index = sources.read(SourceSettings(tmp_path / "t.jsonl"))
+    index = read_index(SourceSettings(tmp_path / "t.jsonl"))
     assert index.carried is not None
     assert index.carried["x"].type == pa.string()
 
@@ -271,12 +272,12 @@ def test_packed_weights_and_nested_keys_are_refused_or_linear(tmp_path: Path) ->
     ids=["utf-8", "date", "zone"],
 )
 def test_cells_that_python_cannot_read_are_refused(tmp_path: Path, column: pa.Array) -> None:
-    from noisesieve import sources
-    from noisesieve.core.settings import SourceSettings
+    from noisesieve.sources.registry import read_index
+    from noisesieve.sources.settings import SourceSettings
 
     pq.write_table(pa.table({"path": ["a", "b"], "label": ["x", "y"], "odd": column}), tmp_path / "t.parquet")
     with pytest.raises(InputError, match="odd"):
-        sources.read(SourceSettings(tmp_path / "t.parquet"))
+        read_index(SourceSettings(tmp_path / "t.parquet"))
 
 
 @pytest.mark.parametrize("name", ["label", "waived", "trusted", "margin", "label_probability", "top_labels"])

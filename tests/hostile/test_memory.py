@@ -16,11 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from noisesieve import pixels, sources
 from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.progress import Session
-from noisesieve.core.settings import PixelSettings, SourceSettings
-from noisesieve.sources import stratified
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.pixels.settings import PixelSettings
+from noisesieve.sources.registry import read_index, stratified
+from noisesieve.sources.settings import SourceSettings
 from noisesieve.sources.vectors import read_embeddings
 from tests.conftest import Run
 from tests.hostile.attack import few_colours
@@ -41,14 +42,14 @@ def test_a_table_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
         pq.write_table(pa.table({"path": labels, "label": labels, "note": column}), file)
         assert file.stat().st_size < 2 * MIB
         with pytest.raises(InputError, match=r"unpacks to far more|a cell of more than"):
-            sources.read(SourceSettings(file))
+            read_index(SourceSettings(file))
 
 
 def test_rows_without_bytes_are_counted_before_they_are_read(tmp_path: Path) -> None:
     file = tmp_path / "t.parquet"
     pq.write_table(pa.table({"label": repeated("a", 40_000_000), "path": repeated("b", 40_000_000)}), file)
     with pytest.raises(InputError, match="would take"):
-        sources.read(SourceSettings(file))
+        read_index(SourceSettings(file))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
@@ -60,7 +61,7 @@ def test_an_image_column_is_kept_packed(tmp_path: Path) -> None:
     pq.write_table(pa.table(cells), file)
     assert 12_000 * len(blob.getvalue()) > 3 * 2**30
     code = (
-        "import sys; from noisesieve.core.records import ImageLocation; from noisesieve.pixels import fetch\n"
+        "import sys; from noisesieve.core.records import ImageLocation; from noisesieve.pixels.fetch import fetch\n"
         "for row in (0, 11_999): assert len(fetch(ImageLocation(sys.argv[1], 'image', row))) > 1000\n"
         "print(open('/proc/self/status').read().partition('VmHWM:')[2].split()[0])"
     )
@@ -102,7 +103,7 @@ def test_a_worker_that_needs_too_much_memory_fails_alone(tmp_path: Path, monkeyp
     data = few_colours(tmp_path / "data", each=2)
     side = 14_000
     Image.new("1", (side, side)).save(data / "red/bomb.png")  # 20 KB; RGB and its copies need gigabytes
-    index = sources.read(SourceSettings(data))
+    index = read_index(SourceSettings(data))
     code = (
         "import sys, noisesieve.pixels.worker as worker\n"
         "worker.SPARE_BYTES, worker.BYTES_PER_PIXEL = 2**27, 1\n"
@@ -115,8 +116,9 @@ def test_a_worker_that_needs_too_much_memory_fails_alone(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(subprocess, "Popen", smaller)
     settings = PixelSettings(cache=False, workers=1, max_pixels=side * side)
-    facts = pixels.inspect_files(index, settings, Session())
-    decoded = pixels.decode(index, facts, settings, Session(), size=16, scratch=tmp_path / "scratch")
+    with Decoder(settings, Session()) as decoder:
+        facts = decoder.inspect(index)
+        decoded = decoder.decode(index, facts, size=16, scratch=tmp_path / "scratch")
     assert len(decoded.rows) == 6
     assert "memory" in decoded.file_facts.status[index.ids.index("red/bomb.png")]
 
@@ -135,7 +137,7 @@ def test_reading_a_table_leaves_the_limit_of_csv_as_it_was(tmp_path: Path) -> No
 
     before = csv.field_size_limit()
     (tmp_path / "t.csv").write_text(f"path,label,note\na.png,a,{'x' * 200_000}\nb.png,b,\n")
-    assert len(sources.read(SourceSettings(tmp_path / "t.csv"))) == 2
+    assert len(read_index(SourceSettings(tmp_path / "t.csv"))) == 2
     assert csv.field_size_limit() == before
 
 
@@ -151,7 +153,7 @@ def npy_header(shape: tuple[int, ...]) -> bytes:
 def test_arrays_that_claim_more_than_they_have_are_refused(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     table.write_text("path,label\na.png,a\nb.png,b\n")
-    index = sources.read(SourceSettings(table))
+    index = read_index(SourceSettings(table))
     (tmp_path / "v.npy").write_bytes(npy_header((2, 2**39)) + b"\0" * 100)
     with zipfile.ZipFile(tmp_path / "claim.npz", "w") as parts:
         parts.writestr("a.npy", npy_header((2, 2**39)))
@@ -248,7 +250,7 @@ def test_a_new_key_in_every_line_is_refused(tmp_path: Path) -> None:
     lines = (json.dumps({"path": f"{i}.png", "label": str(i % 2), f"key{i}": 1}) for i in range(20_000))
     file.write_text("\n".join(lines))
     with pytest.raises(InputError, match="different keys"):
-        sources.read(SourceSettings(file))
+        read_index(SourceSettings(file))
 
 
 def test_metadata_of_hugging_face_is_parsed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +264,7 @@ def test_metadata_of_hugging_face_is_parsed_once(tmp_path: Path, monkeypatch: py
     calls: list[int] = []
     real = json.loads
     monkeypatch.setattr(parquet.json, "loads", lambda text: calls.append(1) or real(text))
-    index = sources.read(SourceSettings(tmp_path / "t.parquet"))
+    index = read_index(SourceSettings(tmp_path / "t.parquet"))
     assert index.carried is not None
     assert index.carried["c7"].to_pylist() == ["a", "b"]
     assert len(calls) == 1
@@ -296,9 +298,9 @@ def test_a_document_of_another_kind_is_named(inside: Run, tmp_path: Path, name: 
 
 CHANGES = (
     ("identity", {"source": 1}),
-    ("identity", {"source": {"path_column": 7}, "wishes": {"epochs": "x"}, "max_pixels": 1, "probabilities": "auto"}),
-    ("identity", {"source": {}, "wishes": {"unknown": 1}, "max_pixels": 1, "probabilities": "auto"}),
-    ("identity", {"source": {}, "wishes": {}, "max_pixels": "many", "probabilities": "auto"}),
+    ("identity", {"source": {"path_column": 7}, "training": {"epochs": "x"}, "max_pixels": 1, "probabilities": "auto"}),
+    ("identity", {"source": {}, "training": {"unknown": 1}, "max_pixels": 1, "probabilities": "auto"}),
+    ("identity", {"source": {}, "training": {}, "max_pixels": "many", "probabilities": "auto"}),
     ("identity", {}),
     ("location", {"path": 7}),
     ("location", []),

@@ -12,11 +12,9 @@ import torch
 from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d
 
-from noisesieve.core.recipes import HeadRecipe
-from noisesieve.core.records import LossEvidence
-from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.describe import describe_loss, introduce
 from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.evidence import LossEvidence
 from noisesieve.learn.frozen.choose import (
     LOOP_FLOORS,
     LOSSES,
@@ -27,17 +25,18 @@ from noisesieve.learn.frozen.choose import (
     fewer_classes,
     predict_out_of_fold,
 )
-from noisesieve.learn.frozen.features import Features
+from noisesieve.learn.frozen.features import DepthFile, Features
 from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection
-from noisesieve.learn.frozen.store import DepthFile
 from noisesieve.learn.networks import lite
 from noisesieve.learn.networks.backbones import BACKBONES, build, depths_of
 from noisesieve.learn.networks.depths import Depth
 from noisesieve.learn.networks.pretrained import load_backbone
 from noisesieve.learn.plan import plan
 from noisesieve.learn.presets import frozen
+from noisesieve.learn.recipes import HeadRecipe
+from noisesieve.learn.settings import TrainingOptions
 from noisesieve.sieve.decide import choose_floor, decide
 from noisesieve.sieve.formulas import margin
 
@@ -288,11 +287,11 @@ def test_the_floor_flags_as_many_rows_as_are_expected_to_be_wrong() -> None:
 
 
 def test_the_first_line_says_what_is_done_and_why() -> None:
-    assert "No GPU" in introduce(recipe(), TrainingOptions(), beside=None)
+    assert "No GPU" in introduce(recipe(), TrainingOptions(), compared_heads=None)
     wanted = TrainingOptions(weights="none")
     trained = plan(wanted, rows=400, classes=4, longest_sides=np.array([32]), device="cpu")
-    assert introduce(trained, wanted, beside=None) == "A resnet8 is trained on your images, from scratch."
-    assert "the better one decides" in introduce(trained, TrainingOptions(), beside=recipe())
+    assert introduce(trained, wanted, compared_heads=None) == "A resnet8 is trained on your images, from scratch."
+    assert "the better one decides" in introduce(trained, TrainingOptions(), compared_heads=recipe())
 
 
 def test_of_many_classes_a_hundred_are_compared_on() -> None:

@@ -10,8 +10,6 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.errors import Stopped, TrainingError
-from noisesieve.core.recipes import Recipe
-from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.folds import assign_folds
@@ -20,6 +18,8 @@ from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.plan import plan
+from noisesieve.learn.recipes import Recipe
+from noisesieve.learn.settings import TrainingOptions
 from noisesieve.sieve.calibrate import by_transition, fit_noise_model, temperatures
 from noisesieve.sieve.decide import decide
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from noisesieve.core.errors import Stopped, TrainingError
-from noisesieve.core.recipes import NetworkRecipe as Recipe
 from noisesieve.core.records import Bytes, Ints
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.loop import Loop
+from noisesieve.learn.recipes import NetworkRecipe as Recipe
 from noisesieve.learn.training_data import TrainingData
 
 RECIPE = Recipe(

@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from noisesieve.core.errors import StateError, UsageError
-from noisesieve.core.recipes import NetworkRecipe, Recipe
-from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn import cost, device, distributed, warmup
 from noisesieve.learn.augment import pad_crop, random_flip
 from noisesieve.learn.checkpoint import Checkpoint, Checkpoints
 from noisesieve.learn.networks.backbones import BACKBONES, build
 from noisesieve.learn.plan import fit_beta, image_size, plan
+from noisesieve.learn.recipes import NetworkRecipe, Recipe
 from noisesieve.learn.schedule import Schedule
+from noisesieve.learn.settings import TrainingOptions
 
 SIDES = np.array([32] * 10)
 
@@ -79,7 +79,7 @@ def test_a_warm_up_that_ends_early_moves_everything_behind_it() -> None:
     auto = recipe()
     full, short = Schedule(auto, auto.warmup_epochs), Schedule(auto, auto.warmup_epochs - 5)
     assert full.epochs - short.epochs == full.sieve_start - short.sieve_start == 5
-    assert short.beta(short.settled) == 0 < short.beta(short.settled + 1)
+    assert short.beta(short.snapshot_epoch) == 0 < short.beta(short.snapshot_epoch + 1)
 
 
 def test_the_rate_falls_once_beta_rises_and_ends_near_zero() -> None:
@@ -91,10 +91,10 @@ def test_the_rate_falls_once_beta_rises_and_ends_near_zero() -> None:
 def test_plain_cross_entropy_settles_before_beta_rises_and_the_rate_starts_anew() -> None:
     line = Schedule(recipe(), 10)
     assert line.recipe.settle_epochs > 0
-    assert {line.phase(epoch) for epoch in range(11, line.settled + 1)} == {"settle"}
-    assert line.beta(line.settled) == 0 < line.beta(line.settled + 1)
-    assert line.learning_rate(line.settled, 0.99) < 0.1 * line.recipe.lr
-    assert line.learning_rate(line.settled + 1, 0) == line.recipe.lr
+    assert {line.phase(epoch) for epoch in range(11, line.snapshot_epoch + 1)} == {"settle"}
+    assert line.beta(line.snapshot_epoch) == 0 < line.beta(line.snapshot_epoch + 1)
+    assert line.learning_rate(line.snapshot_epoch, 0.99) < 0.1 * line.recipe.lr
+    assert line.learning_rate(line.snapshot_epoch + 1, 0) == line.recipe.lr
     assert recipe(sieve_eps=1e-8).settle_epochs == 0  # the paper's rule
     assert recipe(preset="cifar").settle_epochs == recipe(preset="clothing1m").settle_epochs == 0
 

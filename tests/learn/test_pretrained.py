@@ -11,10 +11,10 @@ import torchvision
 from safetensors.torch import save_file
 
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.networks import pretrained
 from noisesieve.learn.networks.backbones import LiteNet, build
 from noisesieve.learn.plan import choose_weights, plan
+from noisesieve.learn.settings import TrainingOptions
 
 PHOTOS, ICONS = np.array([160] * 5), np.array([32] * 5)
 

@@ -14,8 +14,6 @@ from safetensors.torch import save_file
 
 import noisesieve as ns
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.recipes import LAST
-from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.describe import describe, introduce
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.backbones import build, depths_of
@@ -23,6 +21,8 @@ from noisesieve.learn.networks.depths import MIDDLE
 from noisesieve.learn.networks.pretrained import load_backbone, statistics_of
 from noisesieve.learn.networks.timm_net import TimmNet, facts_of, fitting_size, hub_file
 from noisesieve.learn.plan import image_size, plan
+from noisesieve.learn.recipes import LAST
+from noisesieve.learn.settings import TrainingOptions
 from tests.conftest import Run
 
 FAMILIES = {
@@ -154,7 +154,7 @@ def test_sizes_follow_the_model_the_machine_and_the_user() -> None:
         longest_sides=sides,
         device="cpu",
     )
-    assert "its last layer alone is used" in introduce(only, TrainingOptions(), beside=None)
+    assert "its last layer alone is used" in introduce(only, TrainingOptions(), compared_heads=None)
 
 
 def test_a_network_that_works_with_one_size_only_gets_that_one() -> None:

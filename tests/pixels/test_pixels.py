@@ -1,8 +1,9 @@
-"""Decoding in a crew of processes: rows never shift, workers may die, pixels are kept and found again."""
+"""Decoding in a pool of processes: rows never shift, workers may die, pixels are kept and found again."""
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 import signal
@@ -13,20 +14,26 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from filelock import FileLock
+from PIL import Image
 
-from noisesieve import pixels, sources
 from noisesieve.core.errors import InputError, Stopped
 from noisesieve.core.progress import NullWatcher, Session
-from noisesieve.core.records import ImageLocation, Index
-from noisesieve.core.settings import PixelSettings, SourceSettings
+from noisesieve.core.records import FileFacts, ImageLocation, Index
+from noisesieve.pixels.decoded import Decoded
+from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.pixel_cache import CachedPixels, cache_folder
-from noisesieve.pixels.worker_pool import ImageTask, WorkerOptions, WorkerPool, _WorkerThread
+from noisesieve.pixels.settings import PixelSettings
+from noisesieve.pixels.transfer import load_pixels, save_pixels
+from noisesieve.pixels.worker_pool import ImageTask, Pass, WorkerPool, _WorkerThread
+from noisesieve.sources.registry import read_index
+from noisesieve.sources.settings import SourceSettings
 from tests.conftest import paint
 
 
@@ -35,19 +42,31 @@ def go() -> None:
 
 
 def index_of_run(root: Path) -> Index:
-    return sources.read(SourceSettings(path=root))
+    return read_index(SourceSettings(path=root))
 
 
 def settings(tmp_path: Path) -> PixelSettings:
     return PixelSettings(cache_dir=tmp_path / "pixels", workers=2)
 
 
-def load(index: Index, chosen: PixelSettings, tmp_path: Path, size: int = 16) -> pixels.Decoded:
-    file_facts = pixels.inspect_files(index, chosen, Session())
-    return pixels.decode(index, file_facts, chosen, Session(), size=size, scratch=tmp_path / "scratch")
+def load(index: Index, chosen: PixelSettings, tmp_path: Path, size: int = 16) -> Decoded:
+    with Decoder(chosen, Session()) as decoder:
+        return decoder.decode(index, decoder.inspect(index), size=size, scratch=tmp_path / "scratch")
 
 
-def all_pixels(decoded: pixels.Decoded) -> np.ndarray:
+def inspect_files(index: Index, chosen: PixelSettings) -> FileFacts:
+    with Decoder(chosen, Session()) as decoder:
+        return decoder.inspect(index)
+
+
+def decode(
+    index: Index, facts: FileFacts, chosen: PixelSettings, session: Session, *, size: int, scratch: Path
+) -> Decoded:
+    with Decoder(chosen, session) as decoder:
+        return decoder.decode(index, facts, size=size, scratch=scratch)
+
+
+def all_pixels(decoded: Decoded) -> np.ndarray:
     return next(decoded.pixels.batches([np.arange(len(decoded.pixels))]))
 
 
@@ -110,8 +129,8 @@ def test_a_file_that_changes_while_streaming_stops_the_run(colours: Path, tmp_pa
 def test_pixels_survive_the_way_to_another_rank(colours: Path, tmp_path: Path) -> None:
     for budget in (0, 10**9):
         decoded = load(index_of_run(colours), replace(settings(tmp_path), cache_budget=budget), tmp_path)
-        pixels.save_pixels(decoded.pixels, tmp_path / str(budget))
-        again = pixels.load_pixels(tmp_path / str(budget))
+        save_pixels(decoded.pixels, tmp_path / str(budget))
+        again = load_pixels(tmp_path / str(budget))
         assert (next(again.batches([np.arange(9)])) == all_pixels(decoded)[:9]).all()
 
 
@@ -119,9 +138,9 @@ def test_one_more_image_decodes_one_image(colours: Path, tmp_path: Path) -> None
     load(index_of_run(colours), settings(tmp_path), tmp_path)
     paint(colours / "red/new.png", (200, 40, 40), seed=555)
     index = index_of_run(colours)
-    file_facts = pixels.inspect_files(index, settings(tmp_path), Session())
+    file_facts = inspect_files(index, settings(tmp_path))
     counted = Counting()
-    pixels.decode(index, file_facts, settings(tmp_path), Session(counted), size=16, scratch=tmp_path / "scratch")
+    decode(index, file_facts, settings(tmp_path), Session(counted), size=16, scratch=tmp_path / "scratch")
     assert counted.totals == {"decoding": 1}
 
 
@@ -138,16 +157,16 @@ class Counting(NullWatcher):
 def test_a_stopped_decode_goes_on_where_it_was(colours: Path, tmp_path: Path) -> None:
     index = index_of_run(colours)
     chosen = replace(settings(tmp_path), workers=1)
-    file_facts = pixels.inspect_files(index, chosen, Session())
+    file_facts = inspect_files(index, chosen)
     left = iter(range(50))
 
     def stop() -> Stopped | None:
         return Stopped("enough", exit_code=143) if next(left, None) is None else None
 
     with pytest.raises(Stopped):
-        pixels.decode(index, file_facts, chosen, Session(stop=stop), size=16, scratch=tmp_path / "scratch")
+        decode(index, file_facts, chosen, Session(stop=stop), size=16, scratch=tmp_path / "scratch")
     counted = Counting()
-    decoded = pixels.decode(index, file_facts, chosen, Session(counted), size=16, scratch=tmp_path / "scratch")
+    decoded = decode(index, file_facts, chosen, Session(counted), size=16, scratch=tmp_path / "scratch")
     assert counted.totals["decoding"] <= 75
     fresh = load(index, replace(chosen, cache=False), tmp_path)
     assert (all_pixels(decoded) == all_pixels(fresh)).all()
@@ -155,9 +174,9 @@ def test_a_stopped_decode_goes_on_where_it_was(colours: Path, tmp_path: Path) ->
 
 def test_a_failure_that_passes_is_not_remembered(colours: Path, tmp_path: Path) -> None:
     index = index_of_run(colours)
-    file_facts = pixels.inspect_files(index, settings(tmp_path), Session())
+    file_facts = inspect_files(index, settings(tmp_path))
     (colours / "red/3.png").rename(tmp_path / "away.png")
-    first = pixels.decode(index, file_facts, settings(tmp_path), Session(), size=16, scratch=tmp_path / "s")
+    first = decode(index, file_facts, settings(tmp_path), Session(), size=16, scratch=tmp_path / "s")
     assert first.file_facts.status[index.ids.index("red/3.png")] == "missing file"
     (tmp_path / "away.png").rename(colours / "red/3.png")
     assert len(load(index, settings(tmp_path), tmp_path).rows) == 120
@@ -187,7 +206,7 @@ def test_a_corrupt_page_of_a_table_is_unreadable_rows(tmp_path: Path) -> None:
     start = column.data_page_offset
     content[start : start + 40] = b"\xff" * 40
     (tmp_path / "t.parquet").write_bytes(content)
-    file_facts = pixels.inspect_files(index_of_run(tmp_path / "t.parquet"), settings(tmp_path), Session())
+    file_facts = inspect_files(index_of_run(tmp_path / "t.parquet"), settings(tmp_path))
     assert file_facts.readable.sum() == 20
     assert "cannot be read from the table" in file_facts.status[30]
 
@@ -201,9 +220,9 @@ def test_without_a_cache_nothing_is_kept(colours: Path, tmp_path: Path) -> None:
 def test_a_killed_worker_costs_nothing(colours: Path, tmp_path: Path) -> None:
     index = index_of_run(colours)
     tasks = [ImageTask(i, index.locate(i)) for i in range(len(index))]
-    with WorkerPool(1, WorkerOptions(16, 2**26, 60)) as pool:
+    with WorkerPool(1, max_pixels=2**26, seconds=60) as pool:
         answers = []
-        for answer in pool.run(tasks):
+        for answer in pool.run(tasks, Pass(16)):
             answers.append(answer)
             if len(answers) == 3:
                 process = pool._workers[0]._process
@@ -216,13 +235,13 @@ def test_a_killed_worker_costs_nothing(colours: Path, tmp_path: Path) -> None:
 def test_a_worker_that_hangs_is_replaced(colours: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = index_of_run(colours)
     tasks = [ImageTask(i, index.locate(i)) for i in range(40)]
-    with WorkerPool(1, WorkerOptions(16, 2**26, 3600)) as pool:
-        pool.submit(tasks[:1])
+    with WorkerPool(1, max_pixels=2**26, seconds=3600) as pool:
+        pool.submit(tasks[:1], Pass(16))
         pool.result()
         worker = pool._workers[0]
         assert worker._process is not None
         os.kill(worker._process.pid, signal.SIGSTOP)
-        pool.submit(tasks)
+        pool.submit(tasks, Pass(16))
         while worker._since is None:  # until it has an image
             time.sleep(0.01)
         worker._since = float("-inf")  # which it got long ago
@@ -240,8 +259,8 @@ def test_an_image_that_crashes_every_worker_is_named(colours: Path, monkeypatch:
 
     monkeypatch.setattr(_WorkerThread, "_start_process", start)
     index = index_of_run(colours)
-    with WorkerPool(1, WorkerOptions(16, 2**26, 60)) as pool:
-        answers = list(pool.run([ImageTask(i, index.locate(i)) for i in range(2)]))
+    with WorkerPool(1, max_pixels=2**26, seconds=60) as pool:
+        answers = list(pool.run([ImageTask(i, index.locate(i)) for i in range(2)], Pass(16)))
     assert {answer.status for answer in answers} == {"decoding crashed (exit code 0)"}
     assert len(started) == 4
 
@@ -251,15 +270,14 @@ def test_what_is_decoded_ahead_is_read_once_and_is_the_same(colours: Path, tmp_p
     (colours / "red/5.png").write_bytes(whole[: len(whole) // 2])  # its header is fine
     (colours / "red/6.png").write_bytes(b"")
     index, plain = index_of_run(colours), PixelSettings(cache=False, workers=2)
-    facts = pixels.inspect_files(index, plain, Session())
-    expected = pixels.decode(index, facts, plain, Session(), size=16, scratch=tmp_path / "scratch")
+    facts = inspect_files(index, plain)
+    expected = decode(index, facts, plain, Session(), size=16, scratch=tmp_path / "scratch")
     for _ in range(2):  # the second time everything is in the cache
-        counted, ahead = Counting(), pixels.Ahead(16)
-        again = pixels.inspect_files(index, settings(tmp_path), Session(counted), ahead=ahead)
-        assert (again.sha256, again.status) == (facts.sha256, facts.status)
-        found = pixels.decode(
-            index, again, settings(tmp_path), Session(counted), size=16, scratch=tmp_path / "s", ahead=ahead
-        )
+        counted = Counting()
+        with Decoder(settings(tmp_path), Session(counted)) as decoder:
+            again = decoder.read(index, lambda sides: int(sides.max()))
+            assert (again.sha256, again.status) == (facts.sha256, facts.status)
+            found = decoder.decode(index, again, size=16, scratch=tmp_path / "s")
         assert counted.totals == {"reading": 120}
         assert found.file_facts.status == expected.file_facts.status
         assert (all_pixels(found) == all_pixels(expected)).all()
@@ -268,24 +286,76 @@ def test_what_is_decoded_ahead_is_read_once_and_is_the_same(colours: Path, tmp_p
 def test_pixels_that_are_stored_need_no_free_space(
     colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    index, ahead = index_of_run(colours), pixels.Ahead(16)
-    facts = pixels.inspect_files(index, settings(tmp_path), Session(), ahead=ahead)
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
-    found = pixels.decode(index, facts, settings(tmp_path), Session(), size=16, scratch=tmp_path / "s", ahead=ahead)
+    index = index_of_run(colours)
+    with Decoder(settings(tmp_path), Session()) as decoder:
+        facts = decoder.read(index, lambda _: 16)
+        monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+        found = decoder.decode(index, facts, size=16, scratch=tmp_path / "s")
     assert isinstance(found.pixels, CachedPixels)
     assert not found.reused
-    again = pixels.Ahead(16)
-    facts = pixels.inspect_files(index, settings(tmp_path), Session(), ahead=again)
-    warm = pixels.decode(index, facts, settings(tmp_path), Session(), size=16, scratch=tmp_path / "s", ahead=again)
+    with Decoder(settings(tmp_path), Session()) as decoder:
+        warm = decoder.decode(index, decoder.read(index, lambda _: 16), size=16, scratch=tmp_path / "s")
     assert isinstance(warm.pixels, CachedPixels)
     assert warm.reused
 
 
 def test_a_wrong_guess_is_decoded_again(colours: Path, tmp_path: Path) -> None:
-    index, ahead = index_of_run(colours), pixels.Ahead(24)
-    facts = pixels.inspect_files(index, settings(tmp_path), Session(), ahead=ahead)
-    found = pixels.decode(index, facts, settings(tmp_path), Session(), size=16, scratch=tmp_path / "s", ahead=ahead)
+    index = index_of_run(colours)
+    with Decoder(settings(tmp_path), Session()) as decoder:
+        found = decoder.decode(index, decoder.read(index, lambda _: 24), size=16, scratch=tmp_path / "s")
     assert (all_pixels(found) == all_pixels(load(index, replace(settings(tmp_path), cache=False), tmp_path))).all()
+
+
+def test_one_pool_reads_every_file_once_and_serves_every_pass(
+    colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, start = [], _WorkerThread._start_process
+
+    def count(worker: _WorkerThread) -> subprocess.Popen[bytes]:
+        started.append(1)
+        return start(worker)
+
+    monkeypatch.setattr(_WorkerThread, "_start_process", count)
+    index, rows = index_of_run(colours), np.arange(120)
+    with Decoder(settings(tmp_path), Session()) as decoder:
+        facts = decoder.read(index, lambda sides: int(sides.max()))
+        decoded = decoder.decode(index, facts, size=16, scratch=tmp_path / "s")
+        for file in colours.rglob("*.png"):
+            file.unlink()  # nothing below reads a file again
+        small = decoder.thumbnails(index, rows, sha256=facts.sha256, longest=480, training_size=16, decoded=decoded)
+    assert len(started) == 2
+    assert all(image is not None for image in small)
+
+
+def test_a_page_shows_the_same_bytes_whether_its_pixels_were_stored_or_are_decoded(tmp_path: Path) -> None:
+    for number, size in enumerate([(40, 20), (20, 40), (300, 200), (16, 16), (64, 64)]):
+        for label in "ab":
+            (tmp_path / "data" / label).mkdir(parents=True, exist_ok=True)
+            image = Image.effect_noise(size, 90).convert("RGB")
+            exif = Image.Exif()
+            exif[0x0112] = 6 if label == "b" else 1  # turned, as phones do
+            image.save(tmp_path / "data" / label / f"{number}.jpg", exif=exif)
+    index = index_of_run(tmp_path / "data")
+    with Decoder(settings(tmp_path), Session()) as decoder:
+        facts = decoder.inspect(index)
+        decoded = decoder.decode(index, facts, size=64, scratch=tmp_path / "s")
+        wanted: dict[str, Any] = {"sha256": facts.sha256, "longest": 100, "training_size": 64}
+        stored = decoder.thumbnails(index, np.arange(10), decoded=decoded, **wanted)
+        read = decoder.thumbnails(index, np.arange(10), **wanted)
+    assert stored == read
+    sizes = [Image.open(io.BytesIO(image or b"")).size for image in stored]
+    assert sizes == [
+        (64, 32),
+        (32, 64),
+        (100, 67),
+        (64, 64),
+        (64, 64),
+        (32, 64),
+        (64, 32),
+        (67, 100),
+        (64, 64),
+        (64, 64),
+    ]
 
 
 def test_flipped_bits_are_found_and_decoded_again(colours: Path, tmp_path: Path) -> None:
@@ -295,8 +365,8 @@ def test_flipped_bits_are_found_and_decoded_again(colours: Path, tmp_path: Path)
     content = bytearray(file.read_bytes())
     content[5000] ^= 4
     file.write_bytes(content)
-    facts, warned = pixels.inspect_files(index, settings(tmp_path), Session()), Warned()
-    mended = pixels.decode(index, facts, settings(tmp_path), Session(warned), size=16, scratch=tmp_path / "s")
+    facts, warned = inspect_files(index, settings(tmp_path)), Warned()
+    mended = decode(index, facts, settings(tmp_path), Session(warned), size=16, scratch=tmp_path / "s")
     assert (all_pixels(mended) == before).all()
     assert [text for text in warned.texts if "120 images are damaged: they are decoded again" in text] == warned.texts
 
@@ -318,11 +388,10 @@ def test_a_full_disk_costs_the_cache_and_one_warning(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("noisesieve.core.row_store.RowFile.append", full)
-    index, warned, ahead = index_of_run(colours), Warned(), pixels.Ahead(16)
-    session = Session(warned)
-    facts = pixels.inspect_files(index, settings(tmp_path), session, ahead=ahead)
-    found = pixels.decode(index, facts, settings(tmp_path), session, size=16, scratch=tmp_path / "s", ahead=ahead)
-    assert len(all_pixels(found)) == 120
+    index, warned = index_of_run(colours), Warned()
+    with Decoder(settings(tmp_path), Session(warned)) as decoder:
+        found = decoder.decode(index, decoder.read(index, lambda _: 16), size=16, scratch=tmp_path / "s")
+        assert len(all_pixels(found)) == 120
     assert len(warned.texts) == 1
     assert "No space left on device: this run goes on without the cache" in warned.texts[0]
 
@@ -343,16 +412,16 @@ def test_entries_in_which_nothing_was_stored_are_swept(tmp_path: Path) -> None:
 
 def test_a_name_with_a_nul_or_too_long_is_only_unreadable() -> None:
     locate = [ImageLocation("a\0b.png"), ImageLocation("x" * 5000)]
-    with WorkerPool(1, WorkerOptions(0, 2**26, 60)) as pool:
-        answers = list(pool.run([ImageTask(i, place) for i, place in enumerate(locate)]))
+    with WorkerPool(1, max_pixels=2**26, seconds=60) as pool:
+        answers = list(pool.run([ImageTask(i, place) for i, place in enumerate(locate)], Pass()))
     assert all("cannot be opened" in answer.status for answer in answers)
 
 
 def test_closing_a_crew_leaves_no_process(colours: Path) -> None:
     before = threading.active_count()
     index = index_of_run(colours)
-    with WorkerPool(2, WorkerOptions(16, 2**26, 60)) as pool:
-        list(pool.run([ImageTask(i, index.locate(i)) for i in range(64)]))
+    with WorkerPool(2, max_pixels=2**26, seconds=60) as pool:
+        list(pool.run([ImageTask(i, index.locate(i)) for i in range(64)], Pass(16)))
         pids = [hand._process.pid for hand in pool._workers if hand._process is not None]
     for pid in pids:
         with pytest.raises(ProcessLookupError):

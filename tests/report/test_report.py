@@ -15,16 +15,18 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from noisesieve import report
 from noisesieve.core.errors import InputError, OutputError, StateError
 from noisesieve.core.files import atomic_write, write_json
-from noisesieve.core.intervals import noise_rate_interval, wilson_interval
 from noisesieve.core.records import FileFacts, ImageLocation, Index, Scores
 from noisesieve.core.run_lock import locked
-from noisesieve.core.summary import Budget, Flagged, NoiseRate, Summary, UnreadableRow
-from noisesieve.core.words import budget_sentence, noise_rate_sentence
+from noisesieve.report.build_table import ReportInputs, build_table, class_codes, probabilities_table
+from noisesieve.report.headline import budget_sentence, noise_rate_sentence
+from noisesieve.report.intervals import noise_rate_interval, wilson_interval
 from noisesieve.report.report import read_report, write_table
+from noisesieve.report.run import RunFolder
 from noisesieve.report.schema import COLUMNS, DESCRIPTIONS
+from noisesieve.report.summarize import summarize
+from noisesieve.report.summary import Budget, Flagged, NoiseRate, Summary, UnreadableRow
 from noisesieve.sieve.calibrate import corruption_probability
 from noisesieve.sieve.decide import decide
 from tests.conftest import REPOSITORY
@@ -37,7 +39,7 @@ PROBS = np.array(
 )
 
 
-def findings(**changes: Any) -> report.ReportInputs:
+def findings(**changes: Any) -> ReportInputs:
     """Six rows; the fourth cannot be read."""
     index = Index(
         name="x",
@@ -54,24 +56,24 @@ def findings(**changes: Any) -> report.ReportInputs:
     status = ["ok", "ok", "ok", "missing file", "ok", "ok"]
     sha = ["a", "b", "b", None, "c", "d"]
     rows = np.array([0, 1, 2, 4, 5])
-    codes = report.class_codes([LABELS[i] for i in rows], CLASSES)
+    codes = class_codes([LABELS[i] for i in rows], CLASSES)
     probs = PROBS[[0, 1, 2, 3, 4]]
-    scores = Scores(probs, np.zeros(5), np.array([0.4, 0.4, 0.2]), 2.0, [], None)
+    scores = Scores(probs, np.zeros(5), np.array([0.4, 0.4, 0.2]), 2.0)
     verdicts = decide(scores, codes, eps=1e-3, trusted=np.zeros(5, dtype=np.bool_))
     file_facts = FileFacts(sha, status, np.full(6, 8), np.full(6, 8))
-    return report.ReportInputs(index, file_facts, rows, CLASSES, codes, scores, verdicts)
+    return ReportInputs(index, file_facts, rows, CLASSES, codes, scores, verdicts)
 
 
 def test_the_columns_are_the_contracts_in_order() -> None:
-    table = report.build_table(findings())
+    table = build_table(findings())
     assert table.column_names == [*COLUMNS, "annotator", "user_loss"]
     assert table["user_loss"].to_pylist() == [1, 2, 3, 4, 5, 6]
     assert table.schema.field("verdict").type == pa.dictionary(pa.int8(), pa.string())
-    assert report.build_table(findings(splits=["train"] * 6)).column_names[len(COLUMNS)] == "split"
+    assert build_table(findings(splits=["train"] * 6)).column_names[len(COLUMNS)] == "split"
 
 
 def test_every_column_is_described_in_the_file_and_in_the_readme(tmp_path: Path) -> None:
-    write_table(report.build_table(findings()), tmp_path / "report.parquet", {})
+    write_table(build_table(findings()), tmp_path / "report.parquet", {})
     schema = pq.read_schema(tmp_path / "report.parquet")
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     for name, text in DESCRIPTIONS.items():
@@ -80,7 +82,7 @@ def test_every_column_is_described_in_the_file_and_in_the_readme(tmp_path: Path)
 
 
 def test_an_unreadable_row_has_null_in_every_score_column() -> None:
-    row = report.build_table(findings()).slice(3, 1).to_pylist()[0]
+    row = build_table(findings()).slice(3, 1).to_pylist()[0]
     assert row["verdict"] == row["paper_verdict"] == "unreadable"
     assert row["status"] == "missing file"
     scored = [
@@ -91,7 +93,7 @@ def test_an_unreadable_row_has_null_in_every_score_column() -> None:
 
 
 def test_rows_never_shift() -> None:
-    table = report.build_table(findings()).to_pylist()
+    table = build_table(findings()).to_pylist()
     assert [row["row"] for row in table] == list(range(6))
     assert [row["label"] for row in table] == LABELS
     assert [row["predicted_label"] for row in table] == ["cat", "cat", "dog", None, "owl", "owl"]
@@ -100,7 +102,7 @@ def test_rows_never_shift() -> None:
 
 
 def test_the_terms_and_the_verdict_agree() -> None:
-    for row in report.build_table(findings()).to_pylist():
+    for row in build_table(findings()).to_pylist():
         if row["verdict"] != "unreadable":
             assert row["regularized_loss"] == pytest.approx(row["loss"] + row["regularizer"])
             assert row["margin"] == pytest.approx(row["regularized_loss"] - row["threshold"], abs=1e-9)
@@ -110,7 +112,7 @@ def test_the_terms_and_the_verdict_agree() -> None:
 
 
 def test_the_rank_follows_the_given_labels_probability() -> None:
-    table = report.build_table(findings()).to_pylist()
+    table = build_table(findings()).to_pylist()
     ranked = sorted((row for row in table if row["rank"] is not None), key=lambda row: row["rank"])
     assert [row["rank"] for row in ranked] == [1, 2, 3, 4, 5]
     chances = [row["label_probability"] for row in ranked]
@@ -131,7 +133,7 @@ def test_the_corruption_probability_is_one_and_never_rises_along_rank(seed: int,
     g = torch.Generator().manual_seed(seed)
     probs = (torch.randn(rows, 5, generator=g, dtype=torch.float64) * 4).softmax(1)
     labels = torch.randint(5, (rows,), generator=g)
-    scores = Scores(probs.numpy(), np.zeros(rows), np.full(5, 0.2), 2.0, [], None)
+    scores = Scores(probs.numpy(), np.zeros(rows), np.full(5, 0.2), 2.0)
     verdicts = decide(scores, labels.numpy(), eps=1e-3, trusted=np.zeros(rows, dtype=np.bool_))
     along = verdicts.corruption_probability[np.argsort(verdicts.rank)].astype(np.float32)
     assert along.min() >= 0
@@ -149,8 +151,8 @@ def test_a_mixture_tells_two_kinds_apart() -> None:
 
 
 def test_the_summary_counts_what_the_table_holds() -> None:
-    table = report.build_table(findings())
-    found = report.summarize(
+    table = build_table(findings())
+    found = summarize(
         table,
         classes=CLASSES,
         undecided=0,
@@ -178,28 +180,28 @@ def test_wilsons_interval_holds_the_share_and_stays_in_range() -> None:
 
 def test_the_same_table_gives_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
-        write_table(report.build_table(findings()), tmp_path / name, report_facts(CLASSES).to_document())
+        write_table(build_table(findings()), tmp_path / name, report_facts(CLASSES).to_document())
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_a_report_is_read_back_and_a_newer_one_is_refused(tmp_path: Path) -> None:
-    write_table(report.build_table(findings()), tmp_path / "report.parquet", report_facts(CLASSES).to_document())
-    found = report.read_report(tmp_path)
+    write_table(build_table(findings()), tmp_path / "report.parquet", report_facts(CLASSES).to_document())
+    found = read_report(tmp_path)
     assert found.facts.classes == CLASSES
     assert len(found.to_pandas()) == 6
     assert found.corrupted["rank"].to_pylist() == sorted(found.corrupted["rank"].to_pylist())
-    write_table(report.build_table(findings()), tmp_path / "report.parquet", {"schema_version": 99})
-    with pytest.raises(StateError, match=r"99.*1"):
-        report.read_report(tmp_path)
+    write_table(build_table(findings()), tmp_path / "report.parquet", {"schema_version": 99})
+    with pytest.raises(StateError, match=r"99.*2"):
+        read_report(tmp_path)
     (tmp_path / "report.parquet").write_bytes(b"PAR1")
     with pytest.raises(StateError, match="damaged"):
-        report.read_report(tmp_path)
+        read_report(tmp_path)
     with pytest.raises(InputError, match="no such report"):
-        report.read_report(tmp_path / "nowhere")
+        read_report(tmp_path / "nowhere")
 
 
 def test_probabilities_are_in_class_order_and_null_where_unreadable() -> None:
-    table = report.probabilities_table(findings()).to_pylist()
+    table = probabilities_table(findings()).to_pylist()
     assert table[3]["probabilities"] is None
     assert table[5]["probabilities"] == pytest.approx([0.01, 0.01, 0.98])
 
@@ -244,8 +246,8 @@ def test_the_interval_of_the_noise_rate_holds_the_estimate_and_widens_with_few_r
 
 
 def test_the_headline_says_what_a_budget_buys_and_when_there_are_too_few_labels() -> None:
-    table = report.build_table(findings())
-    found = report.summarize(table, classes=CLASSES, undecided=0, training=training_summary(), group_by="status")
+    table = build_table(findings())
+    found = summarize(table, classes=CLASSES, undecided=0, training=training_summary(), group_by="status")
     assert found.groups is not None
     assert sum(group.rows for group in found.groups.values) == found.flagged.rows
     assert "too few to tell" in noise_rate_sentence(found)
@@ -267,7 +269,7 @@ def test_a_damaged_or_unfinished_run_is_refused_by_name(tmp_path: Path, colours:
     file = tmp_path / "run" / name
     text = file.read_text()
     if damage == "unfinished":
-        record = report.RunFolder(tmp_path / "run").read()
+        record = RunFolder(tmp_path / "run").read()
         assert record is not None
         write_json(tmp_path / "run/run.json", replace(record, complete=False).to_document())
     else:

@@ -19,24 +19,24 @@ from torch import Tensor
 
 import noisesieve as ns
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, assign_roles
+from noisesieve.commands.measure_settings import TestSettings
 from noisesieve.commands.retrain import retrain
-from noisesieve.core.command_settings import RetrainOptions, RetrainSettings
+from noisesieve.commands.settings import RetrainSettings
 from noisesieve.core.errors import Stopped, UsageError
-from noisesieve.core.measure_settings import TestSettings
 from noisesieve.core.progress import NullWatcher, Session
-from noisesieve.core.recipes import NetworkRecipe as Recipe
-from noisesieve.core.recipes import RetrainRecipe
-from noisesieve.core.settings import TrainingOptions
 from noisesieve.learn.augment import mix
 from noisesieve.learn.checkpoint import Checkpoint
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.plan import plan as scan_plan
+from noisesieve.learn.recipes import NetworkRecipe as Recipe
+from noisesieve.learn.recipes import RetrainRecipe
+from noisesieve.learn.settings import TrainingOptions
 from noisesieve.learn.training_data import balanced_batches
 from noisesieve.retrain import retrain_plan as plans
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
-from noisesieve.retrain.loop import RetrainLoop
-from noisesieve.retrain.losses import consistency_loss
+from noisesieve.retrain.loop import RetrainLoop, consistency_loss
+from noisesieve.retrain.settings import RetrainOptions
 from noisesieve.retrain.strong_augment import cutout, strong_augment
 from tests.conftest import COLOURS, QUICK_OPTIONS, REPOSITORY, Run, paint, validate
 from tests.learn.test_loop import RECIPE, Memory, training_data

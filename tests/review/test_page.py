@@ -437,8 +437,8 @@ def test_a_confusion_whose_suspects_are_not_shown_shows_none(
 
 def test_a_stop_while_the_page_is_made_leaves_a_complete_run(colours: Path, tmp_path: Path) -> None:
     from noisesieve.commands import scan as scan_command
+    from noisesieve.commands.scan_settings import scan_settings
     from noisesieve.core.errors import Stopped
-    from noisesieve.core.settings import scan_settings
     from tests.conftest import QUICK_OPTIONS
 
     def stopped(*_: Any, **__: Any) -> None:

@@ -13,9 +13,10 @@ import pytest
 
 from noisesieve.core.errors import InputError
 from noisesieve.core.records import Index
-from noisesieve.core.settings import SourceSettings
 from noisesieve.pixels.fetch import fetch
-from noisesieve.sources import kind_of, read
+from noisesieve.sources.registry import kind_of
+from noisesieve.sources.registry import read_index as read
+from noisesieve.sources.settings import SourceSettings
 
 
 def index(path: Path, **options: Any) -> Index:

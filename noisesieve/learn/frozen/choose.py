@@ -18,14 +18,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from noisesieve.core.recipes import HeadRecipe
-from noisesieve.core.records import DepthEvidence, Ints, LossEvidence
+from noisesieve.core.records import Ints
 from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.evidence import DepthEvidence, LossEvidence
 from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.folds import assign_folds
 from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection
+from noisesieve.learn.recipes import HeadRecipe
 
 ROWS = 10_000  # rows that are compared on, at most
 # Beta, prior and weight decay; the first of equal ones is taken. How they were found: noisesieve/bench/README.md.
@@ -43,13 +44,13 @@ def choose_depths(
     known = data.features.depths
     if recipe.depths or len(known) == 1:
         return replace(recipe, depths=recipe.depths or known), None
-    part, found = _take(data, _compared_rows(len(data.labels))), []
+    part, compared = _take(data, _compared_rows(len(data.labels))), []
     for count in range(len(known), 0, -1):
         for depths in combinations(known, count):
             session.pause()
-            found.append(measure_depths(part.features, part.labels, data.classes, depths, recipe))
-    best = max(found, key=lambda evidence: evidence.score)  # of equal ones the first, which has more depths
-    return replace(recipe, depths=tuple(best.depths)), found
+            compared.append(measure_depths(part.features, part.labels, data.classes, depths, recipe))
+    best = max(compared, key=lambda evidence: evidence.score)  # of equal ones the first, which has more depths
+    return replace(recipe, depths=tuple(best.depths)), compared
 
 
 def choose_loss(
@@ -77,17 +78,17 @@ def choose_loss(
 
     session.stage("comparing", len(LOSSES) + len(floors))
     losses = [replace(recipe, beta=beta, prior=prior, weight_decay=decay) for beta, prior, decay in LOSSES]
-    found = [measure(loss) for loss in losses]
-    recipe = best_loss(losses, found)
+    compared = [measure(loss) for loss in losses]
+    recipe = best_loss(losses, compared)
     losses += [replace(recipe, loop_eps=floor) for floor in floors]
-    found += [measure(loss) for loss in losses[len(found) :]]
+    compared += [measure(loss) for loss in losses[len(compared) :]]
     session.finish()
-    return best_loss(losses, found), found
+    return best_loss(losses, compared), compared
 
 
-def best_loss(losses: list[HeadRecipe], found: list[LossEvidence]) -> HeadRecipe:
+def best_loss(losses: list[HeadRecipe], compared: list[LossEvidence]) -> HeadRecipe:
     """Return the loss that agrees best; of equal ones the first."""
-    scores = [evidence.score - (LEAD if evidence.beta == 0 else 0.0) for evidence in found]
+    scores = [evidence.score - (LEAD if evidence.beta == 0 else 0.0) for evidence in compared]
     return losses[scores.index(max(scores))]
 
 

@@ -7,27 +7,36 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import digest
-from noisesieve.core.recipes import HeadRecipe
 from noisesieve.core.records import Ints
-from noisesieve.core.row_store import CHUNK
-from noisesieve.core.settings import PixelSettings
+from noisesieve.core.row_store import CHUNK, RowFile
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import Precision, kept_memory, make_deterministic
 from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.frozen.store import DepthFile, Halves
 from noisesieve.learn.networks.backbones import build, depths_of
 from noisesieve.learn.networks.embed import extract_depths
 from noisesieve.learn.networks.pretrained import Statistics, load_backbone, statistics_of
-from noisesieve.pixels import Decoded
+from noisesieve.learn.recipes import HeadRecipe
+from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.image import DECODER_VERSION
 from noisesieve.pixels.pixel_cache import cache_folder, warn_uncached
+from noisesieve.pixels.settings import PixelSettings
 
 FEATURES_VERSION = 2  # part of the cache key: raise it when the computation of features changes
+Halves = npt.NDArray[np.float16]
+
+
+class DepthFile(RowFile):
+    """The features of one depth: rows of (views, width) in float16."""
+
+    def __init__(self, folder: Path, name: str, *, views: int, width: int) -> None:
+        super().__init__(folder / f"{name}.f16", shape=(views, width), dtype="<f2")
+        self.name = name
 
 
 @dataclass(frozen=True)
@@ -169,8 +178,8 @@ def _fill(
     contents, rows = list(row_of), torch.tensor(list(row_of.values()))
     session.stage("features", len(rows))
     with kept_memory(session.device):
-        found = extract_depths(network, loader, rows, mirrored=_views(recipe) == 2, chunk=CHUNK)
-        for start, part in zip(range(0, len(rows), CHUNK), found, strict=True):
+        parts = extract_depths(network, loader, rows, mirrored=_views(recipe) == 2, chunk=CHUNK)
+        for start, part in zip(range(0, len(rows), CHUNK), parts, strict=True):
             for file in files:
                 file.append(contents[start : start + CHUNK], part[file.name].clamp(-65504, 65504).half().numpy())
             session.advance(min(CHUNK, len(rows) - start))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from noisesieve.core.recipes import HeadRecipe
 from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.projection import Projection
+from noisesieve.learn.recipes import HeadRecipe
 
 
 @dataclass(frozen=True)

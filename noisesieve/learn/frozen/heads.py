@@ -16,14 +16,15 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.errors import TrainingError
-from noisesieve.core.recipes import HeadRecipe
-from noisesieve.core.records import EpochRow, NoiseModel, Scores, TrainingFacts
+from noisesieve.core.records import NoiseModel
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.evidence import EpochRow, TrainedScores, TrainingFacts
 from noisesieve.learn.frozen.folds import assign_folds, in_single_image_class
 from noisesieve.learn.frozen.head_data import Head, HeadData, HeadScores, Projected
 from noisesieve.learn.history import EpochTotals, epoch_row, progress_facts
 from noisesieve.learn.losses import training_loss
+from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.learn.schedule import Schedule
 from noisesieve.learn.training_data import make_generator, shuffled_batches
 from noisesieve.learn.warmup import flipping_is_harmless
@@ -73,7 +74,7 @@ class Heads:
         self.margin_history: list[Tensor] = []
         self.history: list[EpochRow] = []
 
-    def run(self) -> tuple[Head, Scores]:
+    def run(self) -> tuple[Head, TrainedScores]:
         """Train, score and sieve until the last epoch."""
         schedule, total, counted, scored = self.schedule, torch.zeros(0), 0, None
         self.session.stage("training", schedule.epochs * self.rows)
@@ -253,11 +254,11 @@ class Heads:
         bias = self.bias.view(self.classes, self.heads).mean(dim=1).cpu()
         return Head(*self.projection.to_feature_layer(weight, bias), flip=bool(self.flip))
 
-    def scores(self, probs: Tensor, scored: HeadScores) -> Scores:
+    def scores(self, probs: Tensor, scored: HeadScores) -> TrainedScores:
         """Return the out-of-fold scores of every row, averaged over the last epochs."""
         schedule = self.schedule
         spent = max(1, schedule.epochs - schedule.sieve_start + 1)
-        return Scores(
+        return TrainedScores(
             probs=probs.numpy(),
             flagged_epochs=(self.dropped / spent).numpy(),
             prior=self.prior.numpy(),

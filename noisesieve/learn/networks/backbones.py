@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from noisesieve.core.recipes import LAST
 from noisesieve.learn.networks import lite, timm_net
 from noisesieve.learn.networks.depths import MIDDLE, Depth, Network
+from noisesieve.learn.recipes import LAST
 
 LITE = "lite0"
 TORCHVISION = tuple(f"resnet{depth}" for depth in (18, 34, 50, 101, 152))

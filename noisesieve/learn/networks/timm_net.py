@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.errors import InputError, UsageError
-from noisesieve.core.recipes import LAST
 from noisesieve.learn.networks.depths import MIDDLE, Depth, Network
+from noisesieve.learn.recipes import LAST
 
 PREFIX = "timm/"
 WIDEST = 4096  # features of the middle depth, at most
@@ -52,7 +52,11 @@ def require_known(name: str, option: str) -> None:
     plain = name.removeprefix(PREFIX)
     if not timm.is_model(plain):
         close = timm.list_models(f"*{plain.partition('.')[0][:12]}*")[:3]
-        hint = f"Did you mean {' or '.join(PREFIX + found for found in close)}?" if close else "See timm.list_models()."
+        hint = (
+            f"Did you mean {' or '.join(PREFIX + similar for similar in close)}?"
+            if close
+            else "See timm.list_models()."
+        )
         raise UsageError(f"{option} {name}: timm has no such network.", hint)
 
 
@@ -175,17 +179,17 @@ class TimmNet(Network):
     def maps(self, x: Tensor) -> dict[str, Tensor]:
         """Return the middle maps, if they are wanted, and the last features as maps of one position."""
         middle, wanted = self._facts.middle, any(depth.name == MIDDLE for depth in self.depths)
-        found = {}
+        by_depth = {}
         if wanted and self._facts.hook is None:
             indices = [middle, self._facts.count - 1]  # with the last one no network stops early
             final, parts = self.body.forward_intermediates(x, indices=indices, output_fmt="NCHW")
-            found[MIDDLE] = parts[0]
+            by_depth[MIDDLE] = parts[0]
         else:
             final = self.body.forward_features(x)
             if wanted:
-                found[MIDDLE] = self._seen.maps
+                by_depth[MIDDLE] = self._seen.maps
         last: Tensor = self.body.forward_head(final, pre_logits=True)
-        return {**found, LAST: last.flatten(1)[:, :, None, None]}
+        return {**by_depth, LAST: last.flatten(1)[:, :, None, None]}
 
 
 def hub_file(name: str, *, download: bool = True) -> Path:
@@ -223,10 +227,10 @@ def fit_tensors(body: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     if convert is None:
         return tensors
     try:
-        found: dict[str, Tensor] = convert(dict(tensors), body)
+        fitting: dict[str, Tensor] = convert(dict(tensors), body)
     except (KeyError, ValueError, RuntimeError, TypeError, AttributeError):
         return tensors  # of another network: the error that follows names what does not fit
-    return found
+    return fitting
 
 
 def classifier_names(body: Any) -> tuple[str, ...]:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.errors import UsageError
-from noisesieve.core.options import REQUIRED, Settings, option, parse_names, parse_share
-from noisesieve.core.settings import (
+from noisesieve.core.options import (
     DATA,
     NETWORK,
-    NOT_MOVED,
     OUTPUT,
-    MovedData,
-    PixelSettings,
-    ScanSettings,
-    SourceSettings,
-    decisions_option,
+    REQUIRED,
+    Settings,
+    option,
+    parse_names,
+    parse_share,
     replace_output_option,
 )
-
-BENCH_METHODS = ("noisesieve", "paper", "ce", "ce-sieve", "aum", "knn", "cleanlab", "cleanlab-margin", "cleanlab-best")
+from noisesieve.decisions.settings import decisions_option
+from noisesieve.measure.settings import TruthSettings
+from noisesieve.pixels.settings import PixelSettings
+from noisesieve.sources.settings import NOT_MOVED, MovedData, SourceSettings
 
 
 @dataclass(frozen=True)
@@ -37,21 +39,17 @@ class InjectSettings(Settings):
     )
     noise: str = option(REQUIRED, "Kind of noise.", DATA, choices=("symmetric", "asymmetric", "instance"))
     rate: float = option(
-        REQUIRED, "Share of labels to flip: 0.2, or 20%.", DATA, above=0.0, most=1.0, parse=parse_share, metavar="SHARE"
+        REQUIRED,
+        "Share of labels to flip: 0.2, or 20%.",
+        DATA,
+        above=0.0,
+        maximum=1.0,
+        parse=parse_share,
+        metavar="SHARE",
     )
-    seed: int = option(0, "Seed of the flips.", DATA, least=0, most=2**63 - 1)
+    seed: int = option(0, "Seed of the flips.", DATA, minimum=0, maximum=2**63 - 1)
     pixels: PixelSettings = field(default_factory=PixelSettings)
     force: bool = replace_output_option()
-
-
-@dataclass(frozen=True)
-class TruthSettings(Settings):
-    """Where the right labels are."""
-
-    truth: Path | None = option(
-        None, "Table of right labels, with the columns path (or id) and label.", DATA, metavar="FILE"
-    )
-    truth_column: str | None = option(None, "Column with the right labels. Default: true_label.", DATA, metavar="NAME")
 
 
 @dataclass(frozen=True)
@@ -73,21 +71,21 @@ class TestSettings(Settings):
         return SourceSettings(self.test, self.test_root, label_column=self.test_label_column, split=self.test_split)
 
 
+def _methods() -> Iterable[str]:
+    from noisesieve.bench.methods import METHODS  # not before it is needed: it loads torch
+
+    return METHODS
+
+
 @dataclass(frozen=True)
 class BenchSettings(Settings):
     """One `noisesieve bench`."""
 
     scan: ScanSettings
     methods: tuple[str, ...] = option(
-        (), f"Some of {','.join(BENCH_METHODS)}. Default: all.", NETWORK, parse=parse_names, metavar="NAMES"
+        (), "What to compare, with commas. Default: all.", NETWORK, parse=parse_names, choices=_methods, metavar="NAMES"
     )
     truth: TruthSettings = field(default_factory=TruthSettings)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in self.methods:
-            if name not in BENCH_METHODS:
-                raise UsageError(f"--methods {name}: unknown.", f"Choose {', '.join(BENCH_METHODS)}.")
 
 
 @dataclass(frozen=True)
@@ -104,7 +102,7 @@ class EvaluateSettings(Settings):
     )
     decisions: tuple[Path, ...] = decisions_option("Measure by people's decisions")
     update: bool = option(False, "With --decisions: correct the run's probabilities by them.", OUTPUT)
-    seed: int = option(0, "With --plant: seed of the flips.", DATA, least=0, most=2**63 - 1)
+    seed: int = option(0, "With --plant: seed of the flips.", DATA, minimum=0, maximum=2**63 - 1)
     moved: MovedData = field(default_factory=MovedData)
     picture: Path | None = option(
         None, "Path of the chart. Default: evaluation.svg in the run folder.", OUTPUT, metavar="FILE"

@@ -2,80 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from fractions import Fraction
 from pathlib import Path
 
+from noisesieve.commands.measure_settings import TestSettings
 from noisesieve.core.errors import UsageError
-from noisesieve.core.measure_settings import TestSettings
 from noisesieve.core.options import (
-    REQUIRED,
-    Limit,
-    Settings,
-    option,
-    parse_age,
-    parse_count,
-    parse_limit,
-)
-from noisesieve.core.settings import (
     DATA,
     GATE,
     MACHINE,
-    MIN_PROBABILITY,
-    MOST_EPOCHS,
     NETWORK,
     OUTPUT,
+    REQUIRED,
     TRAINING,
-    WAIVERS,
-    MovedData,
-    PixelSettings,
-    SourceSettings,
-    decisions_option,
-    device_option,
-    embeddings_option,
-    group_by_option,
-    min_probability_option,
+    Settings,
+    option,
+    parse_age,
     replace_output_option,
-    waivers_option,
 )
+from noisesieve.decisions.settings import decisions_option
+from noisesieve.gate.settings import Policy
+from noisesieve.learn.settings import device_option
+from noisesieve.pixels.settings import PixelSettings
+from noisesieve.report.settings import MIN_PROBABILITY, WAIVERS, group_by_option, min_probability_option, waivers_option
+from noisesieve.retrain.settings import RetrainOptions
+from noisesieve.sources.settings import MovedData, SourceSettings, embeddings_option
 
-_SHARE = {"least": 0.0, "most": 1.0}
-
-
-@dataclass(frozen=True)
-class RetrainOptions(Settings):
-    """What the user asked of consistency training; None: chosen from the run and the sizes of its two sets."""
-
-    weight: float | None = option(
-        None, "Weight of the consistency loss. Default: corrupted rows / clean rows, at most 1.", TRAINING, least=0.0
-    )
-    ratio: float | None = option(
-        None, "Unlabelled images per labelled one. Default: as the default of --weight.", TRAINING, least=0.0
-    )
-    target: str = option(
-        "current",
-        "Network of the target; epoch-start is the paper's.",
-        TRAINING,
-        choices=("current", "epoch-start", "ema"),
-    )
-    start: str | None = option(
-        None, "Initial weights; run: the scan's. Default: run for many rows.", TRAINING, choices=("scratch", "run")
-    )
-    epochs: int | None = option(None, "Epochs.", TRAINING, least=1, most=MOST_EPOCHS)
-    warmup_epochs: float | None = option(
-        None,
-        "Epochs of learning rate warm-up. Default: a tenth of all, at most 5.",
-        TRAINING,
-        least=0.0,
-        most=MOST_EPOCHS,
-    )
-    batch_size: int | None = option(None, "Batch size, over all processes.", TRAINING, least=2, most=10**6)
-    lr: float | None = option(None, "Learning rate.", TRAINING, above=0.0, most=1e38)
-    clip_norm: float = option(5.0, "Maximum norm of the gradients.", TRAINING, above=0.0, most=1e38)
-    relabel: float | None = option(
-        None, "Train on suggested labels of at least this probability.", TRAINING, metavar="P", **_SHARE
-    )
-    seed: int = option(0, "Seed of all random numbers.", TRAINING, least=0, most=2**63 - 1)
+_SHARE = {"minimum": 0.0, "maximum": 1.0}
 
 
 @dataclass(frozen=True)
@@ -110,14 +64,20 @@ class ReviewSettings(Settings):
     output: Path | None = option(
         None, "Path of the page. Default: review.html in the run folder.", OUTPUT, flags=("--output", "-o")
     )
-    limit: int = option(500, "Number of suspects on the page, the most suspicious first.", OUTPUT, least=1)
+    limit: int = option(500, "Number of suspects on the page, the most suspicious first.", OUTPUT, minimum=1)
     probe: int = option(
         0, "Put a random sample of this many rows first, flagged or not: it measures the run.", OUTPUT, metavar="N"
     )
-    probe_seed: int = option(0, "Seed of the random sample.", OUTPUT, least=0, most=2**63 - 1)
+    probe_seed: int = option(0, "Seed of the random sample.", OUTPUT, minimum=0, maximum=2**63 - 1)
     min_probability: float = min_probability_option()
     force: bool = replace_output_option()
     moved: MovedData = field(default_factory=MovedData)
+
+
+def _export_formats() -> Iterable[str]:
+    from noisesieve.exports.registry import EXPORTS  # not before it is needed: it loads Arrow
+
+    return EXPORTS
 
 
 @dataclass(frozen=True)
@@ -128,7 +88,8 @@ class ExportSettings(Settings):
         REQUIRED,
         "Format.",
         OUTPUT,
-        choices=("csv", "jsonl", "label-studio", "cvat", "fiftyone", "huggingface", "folder"),
+        choices=_export_formats,
+        metavar="FORMAT",
     )
     output: Path | None = option(
         None, "File or folder to write. Default: in the run folder.", OUTPUT, flags=("--output", "-o")
@@ -136,7 +97,7 @@ class ExportSettings(Settings):
     only: str = option(
         "corrupted", "Which rows; clean is the filtered training set.", DATA, choices=("corrupted", "clean", "all")
     )
-    top: int | None = option(None, "Only this many rows, the most suspicious.", DATA, least=1)
+    top: int | None = option(None, "Only this many rows, the most suspicious.", DATA, minimum=1)
     min_probability: float | None = option(
         None,
         f"Only rows that are wrong with at least this probability. Default: {MIN_PROBABILITY:g} for flagged rows.",
@@ -179,47 +140,6 @@ class ApplySettings(Settings):
         super().__post_init__()
         if not self.decisions and self.accept_above is None:
             raise UsageError("No decisions.", "Give a file of decisions, or pass --accept-above 0.95.")
-
-
-@dataclass(frozen=True)
-class Policy(Settings):
-    """The limits of the gate; None: no such rule."""
-
-    max_corrupted: Limit | None = option(
-        Limit(Fraction(5, 100), True, "5%"),
-        "Suspects allowed: a share (5%), a count (12), or none for no limit.",
-        GATE,
-        parse=parse_limit,
-        shown="5%",
-        metavar="LIMIT",
-    )
-    max_class_corrupted: Limit | None = option(
-        None, "Suspects allowed in each class: 10%, or a count.", GATE, parse=parse_limit, metavar="LIMIT"
-    )
-    max_unreadable: Limit | None = option(
-        Limit(Fraction(0), False, "0"),
-        "Unreadable images allowed: a share, a count, or none for no limit.",
-        GATE,
-        parse=parse_limit,
-        shown="0",
-        metavar="LIMIT",
-    )
-    max_unknown_classes: int | None = option(
-        0,
-        "Classes allowed that the model does not have, or none for no limit.",
-        GATE,
-        parse=parse_count,
-        shown="0",
-        metavar="COUNT",
-    )
-    min_examples: int | None = option(1, "Number of images that must be scored.", GATE, least=1)
-    confidence: float | None = option(
-        None,
-        "Fail only on shares that exceed the limit with this confidence, such as 0.95.",
-        GATE,
-        least=0.5,
-        most=0.999999,
-    )
 
 
 @dataclass(frozen=True)

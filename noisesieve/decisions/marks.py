@@ -7,20 +7,6 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class DecidedRow:
-    """What a person decided about one row. `label` None: the image is unusable."""
-
-    label: str | None
-    decision: str  # keep, accept, relabel or unusable
-    by: str = ""
-    at: str = ""
-    applied: bool = False  # `apply` has written the label into the dataset since: it says nothing about the model
-
-
-Decided = dict[int, DecidedRow]  # by row of an index
-
-
-@dataclass(frozen=True)
 class DecisionMark:
     """A decision as `apply` writes it into a table: what, by whom, when, and for which content with which label."""
 
@@ -40,17 +26,6 @@ class DecisionMark:
         if decision not in ("keep", "accept", "relabel") or len(rest) < 2:
             return None
         return cls(decision, rest[2] if len(rest) > 2 else "", "" if rest[0] == "-" else rest[0], rest[1])
-
-
-@dataclass(frozen=True)
-class RowChange:
-    """What becomes of one row of a corrected dataset. `label` None: it is left out."""
-
-    label: str | None
-    mark: DecisionMark | None = None  # None: nothing to remember
-
-
-DECIDED_COLUMN = "noisesieve_decided"  # of the table that `apply` writes
 
 
 def decision_key(sha256: str | None, label: str) -> str:

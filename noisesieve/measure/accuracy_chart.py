@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from noisesieve.core.files import Document, Json
-from noisesieve.core.text import chart_start
+from noisesieve.measure.chart import chart_start
 
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 690, 60, 330

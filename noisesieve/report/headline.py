@@ -7,7 +7,7 @@ rows was chosen to fit that estimate, the headline says so: the two agree by cho
 
 from __future__ import annotations
 
-from noisesieve.core.summary import Summary
+from noisesieve.report.summary import Summary
 
 BUDGETS_SAID = 2
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from noisesieve.core.documents import from_json
 from noisesieve.core.files import Document
-from noisesieve.core.recipes import HeadRecipe, Recipe, recipe_from_document, recipe_to_document
-from noisesieve.core.records import Recalibration, TrainingFacts
+from noisesieve.core.records import Recalibration
+from noisesieve.learn.evidence import TrainingFacts
+from noisesieve.learn.recipes import HeadRecipe, Recipe, recipe_from_document, recipe_to_document
 
-SCHEMA_VERSION = 1  # of report.parquet, summary.json and run.json
+SCHEMA_VERSION = 2  # of report.parquet, summary.json and run.json; version 1 is read
 VAGUE = 0.15  # width of an interval of the noise rate above which there are too few rows to tell
 
 
