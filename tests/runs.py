@@ -29,7 +29,7 @@ from noisesieve.report.run import RunFolder, RunRecord, fingerprint
 from noisesieve.report.summarize import summarize
 from noisesieve.report.summary import TrainingSummary
 from noisesieve.sieve.decide import decide
-from noisesieve.sources.registry import read_index
+from noisesieve.sources.containers import read_index
 from tests.conftest import QUICK_OPTIONS, few_digits
 
 EPOCHS = 6

@@ -17,8 +17,8 @@ from noisesieve.cli.config import read_files
 from noisesieve.core.errors import InputError, NoisesieveError
 from noisesieve.decisions.read import read_decisions
 from noisesieve.report.waivers import read_waivers
-from noisesieve.sources.registry import read_index
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.containers import read_index
+from noisesieve.sources.source_settings import SourceSettings
 
 EXAMPLES = {
     "table.csv": b'path,label,annotator,split\na.png,cat,ann,train\n"b,1.png",dog,bob,val\nc.png,cat,,train\n',

@@ -39,6 +39,7 @@ ALLOWED = {
     "__main__.py": {"cli"},
 }
 # The same function in several files: the Python API, the command and its command line; or one per format.
+TWICE = {"folder.py", "loop.py"}  # a source and an export; a scan's training and a retraining
 SHARED_NAMES = {
     *(path.stem for path in (PACKAGE / "commands").glob("[!_]*.py")),
     *("main", "read", "read_report", "render", "write"),
@@ -79,6 +80,16 @@ def test_one_name_means_one_thing(kind: type[ast.ClassDef] | type[ast.FunctionDe
     for name, file in public_names(kind):
         files[name].append(file)
     assert {name: where for name, where in files.items() if len(where) > 1 and name not in SHARED_NAMES} == {}
+
+
+def test_a_module_name_is_found_once() -> None:
+    files = defaultdict(list)
+    for file in FILES:
+        if file.parent.name != "cli" and not file.name.startswith(
+            "__"
+        ):  # cli/x.py is the command line of commands/x.py
+            files[file.name].append(file.relative_to(PACKAGE).as_posix())
+    assert {name: where for name, where in files.items() if len(where) > 1 and name not in TWICE} == {}
 
 
 def test_no_parameter_shadows_a_module_that_its_file_imports() -> None:

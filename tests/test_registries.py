@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from noisesieve.cli import COMMANDS
 from noisesieve.cli import options as o
 from noisesieve.cli.terminal import print_line
-from noisesieve.commands.settings import ExplainSettings
+from noisesieve.commands.command_settings import ExplainSettings
 from noisesieve.core.records import ImageLocation, Index
+from noisesieve.exports.formats import EXPORTS
 from noisesieve.exports.job import ExportFormat, ExportJob, ExportResult
-from noisesieve.exports.registry import EXPORTS
 from noisesieve.learn.networks.backbones import BACKBONES, Backbone
 from noisesieve.learn.networks.depths import Depth, Network
 from noisesieve.learn.recipes import LAST
-from noisesieve.sources.registry import SOURCES, Source
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.containers import SOURCES, Source
+from noisesieve.sources.source_settings import SourceSettings
 from tests.conftest import QUICK, Run
 
 

@@ -11,7 +11,7 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, print_json, print_line, results
-from noisesieve.commands.settings import ApplySettings
+from noisesieve.commands.command_settings import ApplySettings
 from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:

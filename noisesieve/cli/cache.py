@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from noisesieve.cli import options as o
 from noisesieve.cli.terminal import console, print_json, print_line, results
-from noisesieve.commands.settings import CacheSettings
+from noisesieve.commands.command_settings import CacheSettings
 from noisesieve.core.options import build_settings
 
 

@@ -13,7 +13,7 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, print_json, print_line, results, say_command
-from noisesieve.commands.settings import CheckSettings
+from noisesieve.commands.command_settings import CheckSettings
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import Document
 from noisesieve.core.options import GATE, OUTPUT, build_settings

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, print_json, results
+from noisesieve.commands.command_settings import DoctorSettings
 from noisesieve.commands.scan_settings import scan_settings
-from noisesieve.commands.settings import DoctorSettings
 from noisesieve.core.errors import InputError
 from noisesieve.core.options import OUTPUT
 

@@ -9,7 +9,7 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, print_json, results
-from noisesieve.commands.settings import ExplainSettings
+from noisesieve.commands.command_settings import ExplainSettings
 from noisesieve.core.options import build_settings
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import console, print_json, print_line, results
-from noisesieve.commands.settings import ExportSettings
+from noisesieve.commands.command_settings import ExportSettings
 from noisesieve.core.options import build_settings
 
 

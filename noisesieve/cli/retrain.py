@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import RESUMES, running
 from noisesieve.cli.terminal import console, print_json, print_line, results
-from noisesieve.commands.settings import RetrainSettings
+from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.core.options import build_settings, parse_seconds
 from noisesieve.core.progress import Session
 

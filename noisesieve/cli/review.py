@@ -9,7 +9,7 @@ from typing import Annotated
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import print_json, print_line, results
-from noisesieve.commands.settings import ReviewSettings
+from noisesieve.commands.command_settings import ReviewSettings
 from noisesieve.core.options import OUTPUT, build_settings
 
 Open = Annotated[bool, o.extra("Open the page in the browser.", "--open", group=OUTPUT)]

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import RESUMES, running
 from noisesieve.cli.terminal import console, print_json, print_line, results
+from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.commands.scan_settings import ScanSettings, scan_settings
-from noisesieve.commands.settings import RetrainSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.options import OUTPUT, parse_seconds
 from noisesieve.core.progress import Session
-from noisesieve.retrain.settings import RetrainOptions
+from noisesieve.retrain.retrain_settings import RetrainOptions
 
 if TYPE_CHECKING:
     from noisesieve.commands.scan import Report

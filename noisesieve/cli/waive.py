@@ -10,7 +10,7 @@ import typer
 from noisesieve.cli import options as o
 from noisesieve.cli.signals import running
 from noisesieve.cli.terminal import print_json, print_line, results
-from noisesieve.commands.settings import WaiveSettings
+from noisesieve.commands.command_settings import WaiveSettings
 from noisesieve.core.errors import UsageError
 from noisesieve.core.options import build_settings
 

@@ -26,17 +26,17 @@ from noisesieve.learn.describe import describe
 from noisesieve.learn.losses import ENTROPY
 from noisesieve.learn.recipes import NetworkRecipe
 from noisesieve.learn.score import predict
-from noisesieve.learn.settings import TrainingOptions
 from noisesieve.learn.state import TrainingState
 from noisesieve.learn.training_data import TrainingData
+from noisesieve.learn.training_settings import TrainingOptions
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
 from noisesieve.retrain.loop import RetrainLoop
 from noisesieve.retrain.retrain_plan import plan_retraining
-from noisesieve.retrain.settings import RetrainOptions
+from noisesieve.retrain.retrain_settings import RetrainOptions
 from noisesieve.sieve.decide import decide
-from noisesieve.sources.registry import read_index
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.containers import read_index
+from noisesieve.sources.source_settings import SourceSettings
 
 
 def ablate(settings: BenchSettings, test: SourceSettings, *, session: Session | None = None) -> AblationTable:

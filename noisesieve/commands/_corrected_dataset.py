@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from noisesieve.commands.settings import ApplySettings
+from noisesieve.commands.command_settings import ApplySettings
 from noisesieve.core.records import DECIDED_COLUMN, Index
 from noisesieve.decisions.marks import DecisionMark
 from noisesieve.report.report import Report
 from noisesieve.report.run import RunFolder
 from noisesieve.sources.rewrite_table import REWRITERS, RowChange, rewrite_table
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.write_folder import write_folder
 from noisesieve.sources.write_table import fill_table
 

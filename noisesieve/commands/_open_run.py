@@ -17,13 +17,13 @@ from noisesieve.core.records import ImageLocation, Index, Recalibration
 from noisesieve.core.text import unescape_name
 from noisesieve.decisions.read import read_decisions
 from noisesieve.decisions.resolve import Outcome, resolve
-from noisesieve.learn.settings import TrainingOptions
-from noisesieve.pixels.settings import PixelSettings
+from noisesieve.learn.training_settings import TrainingOptions
+from noisesieve.pixels.pixel_settings import PixelSettings
 from noisesieve.report.report import Report, write_table
 from noisesieve.report.run import FILES, RunFolder, RunRecord
 from noisesieve.report.summarize import summarize
-from noisesieve.sources.registry import read_index
-from noisesieve.sources.settings import NOT_MOVED, MovedData, SourceSettings
+from noisesieve.sources.containers import read_index
+from noisesieve.sources.source_settings import NOT_MOVED, MovedData, SourceSettings
 from noisesieve.sources.table import refuse_paths_outside
 
 

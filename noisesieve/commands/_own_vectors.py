@@ -17,8 +17,8 @@ from noisesieve.learn.plan import plan_heads
 from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.report.build_table import class_codes
 from noisesieve.report.report import Report
-from noisesieve.sources.registry import read_whole
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.containers import read_whole
+from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.vectors import read_embeddings, read_predictions
 
 IN_SAMPLE = 0.995  # agreement with the given labels above which predictions look as if they were trained on them

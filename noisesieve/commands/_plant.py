@@ -25,7 +25,7 @@ from noisesieve.core.records import Index, Ints
 from noisesieve.learn.networks.pretrained import weights_file
 from noisesieve.measure.planting import PlantedEvaluation, draw_flips, measure_planted
 from noisesieve.report.report import Report
-from noisesieve.sources.registry import read_index
+from noisesieve.sources.containers import read_index
 
 
 def evaluate_by_planting(

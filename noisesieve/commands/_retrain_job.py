@@ -12,7 +12,7 @@ from noisesieve import __version__
 from noisesieve.commands._open_run import settings_of_run
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, RowRoles
 from noisesieve.commands._test_set import decode_test_set, read_test_set
-from noisesieve.commands.settings import RetrainSettings
+from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.core.errors import StateError
 from noisesieve.core.files import digest, sha256_of
 from noisesieve.core.progress import Session

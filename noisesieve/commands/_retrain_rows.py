@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from noisesieve.commands._open_run import read_outcomes
-from noisesieve.commands.settings import RetrainSettings
+from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.core.records import Ints
 from noisesieve.report.report import Report
 

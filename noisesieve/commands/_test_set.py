@@ -14,8 +14,8 @@ from noisesieve.core.records import FileFacts, Index
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.build_table import class_codes
 from noisesieve.retrain.data import LabelledTestSet
-from noisesieve.sources.registry import read_index
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.containers import read_index
+from noisesieve.sources.source_settings import SourceSettings
 
 
 def read_test_set(

@@ -30,7 +30,7 @@ from noisesieve.commands._open_run import (
     settings_of_run,
 )
 from noisesieve.commands._own_vectors import kind_of_vectors
-from noisesieve.commands.settings import ApplySettings
+from noisesieve.commands.command_settings import ApplySettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.files import Document, refuse_existing_folder, write_json
 from noisesieve.core.progress import Session
@@ -43,9 +43,9 @@ from noisesieve.exports.tables import fill_csv
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.report import Report, read_report
 from noisesieve.report.waivers import add_waivers, waiver_of
-from noisesieve.sources.registry import narrow, read_whole
+from noisesieve.sources.containers import narrow, read_whole
 from noisesieve.sources.rewrite_table import REWRITERS, RowChange
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.table import TABLE_SUFFIXES
 from noisesieve.sources.write_table import table_kind
 

@@ -28,7 +28,7 @@ from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.learn.training_data import TrainingData
 from noisesieve.measure import truth
 from noisesieve.pixels.decoder import Decoder
-from noisesieve.sources.registry import read_index
+from noisesieve.sources.containers import read_index
 
 __all__ = ["AblationTable", "BenchTable", "as_markdown", "bench", "join_one_process", "to_document"]
 

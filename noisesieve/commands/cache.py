@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from noisesieve.commands.settings import CacheSettings
+from noisesieve.commands.command_settings import CacheSettings
 from noisesieve.core.files import Document
 from noisesieve.pixels.cache_list import CacheEntryInfo, clear_entries, list_entries
 from noisesieve.pixels.pixel_cache import default_cache_dir

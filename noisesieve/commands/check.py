@@ -21,11 +21,12 @@ import torch
 from noisesieve import __version__
 from noisesieve.commands._dataset import warn_of_unreadable
 from noisesieve.commands._own_vectors import OwnVectors, ids_of_table, refuse_vectors
-from noisesieve.commands.settings import CheckSettings
+from noisesieve.commands.command_settings import CheckSettings
 from noisesieve.core.errors import InputError, OutputError, StateError
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, FileFacts, Floats, Index, Ints, Scores, Verdicts
 from noisesieve.gate import github
+from noisesieve.gate.gate_formats import WRITERS
 from noisesieve.gate.policy import (
     BatchCounts,
     GroupRate,
@@ -37,7 +38,6 @@ from noisesieve.gate.policy import (
 )
 from noisesieve.gate.result import GateResult
 from noisesieve.gate.sarif import MOST
-from noisesieve.gate.writers import WRITERS
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import choose_device, require_device
 from noisesieve.learn.score import predict
@@ -51,7 +51,7 @@ from noisesieve.report.summary import UnreadableRow
 from noisesieve.report.waivers import find_waived
 from noisesieve.sieve.calibrate import apply_calibration
 from noisesieve.sieve.decide import decide
-from noisesieve.sources.registry import read_index
+from noisesieve.sources.containers import read_index
 from noisesieve.sources.rewrite_table import REWRITERS
 from noisesieve.sources.vectors import read_embeddings
 

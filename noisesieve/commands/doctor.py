@@ -26,7 +26,7 @@ from noisesieve.learn.plan import image_size, plan
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.near_duplicates import near_duplicates
 from noisesieve.report.schema import LOW_EVIDENCE
-from noisesieve.sources.registry import read_index
+from noisesieve.sources.containers import read_index
 
 SHOWN = 10  # examples of a finding
 FAR = 6.0  # deviations from the median beyond which a size is reported

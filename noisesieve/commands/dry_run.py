@@ -24,7 +24,7 @@ from noisesieve.learn.recipes import HeadRecipe, Recipe, recipe_to_document
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.pixel_cache import default_cache_dir
 from noisesieve.report.choose_folder import output_folder
-from noisesieve.sources.registry import read_index
+from noisesieve.sources.containers import read_index
 
 SAMPLED = 2000  # images whose headers are read
 

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, read_outcomes, rewrite_run, shows_images
 from noisesieve.commands._plant import evaluate_by_planting
+from noisesieve.commands.command_settings import ReviewSettings
 from noisesieve.commands.measure_settings import EvaluateSettings
 from noisesieve.commands.review import PageRequest, write_review
-from noisesieve.commands.settings import ReviewSettings
 from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.files import atomic_write
 from noisesieve.core.progress import Session

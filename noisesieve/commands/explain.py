@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, settings_of_run
 from noisesieve.commands._own_vectors import ids_of_table, kind_of_vectors
-from noisesieve.commands.settings import ExplainSettings
+from noisesieve.commands.command_settings import ExplainSettings
 from noisesieve.core.errors import InputError, NoisesieveError
 from noisesieve.core.files import Document, Json
 from noisesieve.core.progress import Session
@@ -30,7 +30,7 @@ from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.pixel_cache import default_cache_dir
 from noisesieve.report.model_card import load_model, statistics_of_model
 from noisesieve.report.report import Report, find_row, read_report
-from noisesieve.sources.settings import NOT_MOVED
+from noisesieve.sources.source_settings import NOT_MOVED
 from noisesieve.sources.vectors import read_embeddings
 
 NEAREST = 3

@@ -17,18 +17,18 @@ from noisesieve.commands._open_run import (
     shows_images,
 )
 from noisesieve.commands._own_vectors import kind_of_vectors
-from noisesieve.commands.settings import ExportSettings
+from noisesieve.commands.command_settings import ExportSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import atomic_output
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
+from noisesieve.exports.formats import EXPORTS
 from noisesieve.exports.job import ExportFormat, ExportJob, ImageChanged, select_rows
-from noisesieve.exports.registry import EXPORTS
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.fetch import fetch
 from noisesieve.pixels.image import Unreadable
 from noisesieve.report.report import Report, read_report
-from noisesieve.report.settings import MIN_PROBABILITY
+from noisesieve.report.report_settings import MIN_PROBABILITY
 from noisesieve.sources.table import TABLE_SUFFIXES
 
 FILE_WORDS = {"corrupted": "suspects", "clean": "clean", "all": "all"}  # --only → word in the default file name

@@ -16,9 +16,9 @@ from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, Bytes, Index, Ints
 from noisesieve.core.text import natural_key
 from noisesieve.pixels.decoder import Decoder
-from noisesieve.pixels.settings import PixelSettings
+from noisesieve.pixels.pixel_settings import PixelSettings
 from noisesieve.report.build_table import class_codes
-from noisesieve.sources.registry import read_index
+from noisesieve.sources.containers import read_index
 from noisesieve.sources.write_table import table_kind, write_index
 
 BLOCK = 4096  # images copied at a time

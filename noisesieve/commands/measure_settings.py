@@ -19,10 +19,10 @@ from noisesieve.core.options import (
     parse_share,
     replace_output_option,
 )
-from noisesieve.decisions.settings import decisions_option
-from noisesieve.measure.settings import TruthSettings
-from noisesieve.pixels.settings import PixelSettings
-from noisesieve.sources.settings import NOT_MOVED, MovedData, SourceSettings
+from noisesieve.decisions.decision_settings import decisions_option
+from noisesieve.measure.truth_settings import TruthSettings
+from noisesieve.pixels.pixel_settings import PixelSettings
+from noisesieve.sources.source_settings import NOT_MOVED, MovedData, SourceSettings
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from noisesieve.commands._own_vectors import refuse_vectors
 from noisesieve.commands._retrain_job import RetrainJob, prepare_retraining, recipe_of_run, retrained_folder
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, RoleCounts, assign_roles
 from noisesieve.commands._retrain_task import RetrainTask
-from noisesieve.commands.settings import RetrainSettings
+from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.core.errors import InputError, OutputError, StateError
 from noisesieve.core.files import Document, Json, atomic_write, digest, write_json
 from noisesieve.core.progress import Session

@@ -14,7 +14,7 @@ from noisesieve.commands._open_run import (
     shows_images,
 )
 from noisesieve.commands._own_vectors import kind_of_vectors
-from noisesieve.commands.settings import ReviewSettings
+from noisesieve.commands.command_settings import ReviewSettings
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import atomic_write
 from noisesieve.core.progress import Session

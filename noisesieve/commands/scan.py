@@ -28,7 +28,7 @@ from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.training_data import TrainingTask
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.report import Report
-from noisesieve.sources.registry import read_index
+from noisesieve.sources.containers import read_index
 
 __all__ = ["Report", "scan"]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 from noisesieve.core.files import Document
 from noisesieve.core.options import DATA, OUTPUT, Settings, build_settings, option, parse_names
-from noisesieve.decisions.settings import decisions_option
-from noisesieve.learn.settings import TrainingOptions, device_option
-from noisesieve.pixels.settings import PixelSettings
-from noisesieve.report.settings import group_by_option, min_probability_option, waivers_option
-from noisesieve.sources.settings import SourceSettings, embeddings_option
+from noisesieve.decisions.decision_settings import decisions_option
+from noisesieve.learn.training_settings import TrainingOptions, device_option
+from noisesieve.pixels.pixel_settings import PixelSettings
+from noisesieve.report.report_settings import group_by_option, min_probability_option, waivers_option
+from noisesieve.sources.source_settings import SourceSettings, embeddings_option
 
 
 @dataclass(frozen=True)

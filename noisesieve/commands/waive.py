@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from noisesieve.commands._open_run import read_outcomes
-from noisesieve.commands.settings import WaiveSettings
+from noisesieve.commands.command_settings import WaiveSettings
 from noisesieve.core.errors import InputError
 from noisesieve.core.progress import Session
 from noisesieve.report.report import Report, find_rows, read_report

@@ -1,1 +1,1 @@
-"""Room 6, HAND OVER: report → an annotation tool's format. A new one is a file here and a line in registry.py."""
+"""Room 6, HAND OVER: report → an annotation tool's format. A new one is a file here and a line in formats.py."""

@@ -14,7 +14,7 @@ from noisesieve.core.errors import InputError
 from noisesieve.core.files import Json
 from noisesieve.core.text import without_xml_control
 from noisesieve.report.report import Report
-from noisesieve.report.settings import MIN_PROBABILITY
+from noisesieve.report.report_settings import MIN_PROBABILITY
 
 BLOCK = 8192  # rows as Python objects at a time
 

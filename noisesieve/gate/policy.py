@@ -10,7 +10,7 @@ import numpy as np
 
 from noisesieve.core.options import Limit
 from noisesieve.core.text import natural_key
-from noisesieve.gate.settings import Policy
+from noisesieve.gate.policy_settings import Policy
 from noisesieve.report.intervals import wilson_interval
 from noisesieve.report.report import Report
 from noisesieve.report.summarize import code_values

@@ -11,7 +11,7 @@ from noisesieve.learn.networks.pretrained import NONE
 from noisesieve.learn.networks.timm_net import describe_depths, is_timm
 from noisesieve.learn.plan import NETWORK_ONLY, asks_for_nothing
 from noisesieve.learn.recipes import HeadRecipe, NetworkRecipe, Recipe
-from noisesieve.learn.settings import TrainingOptions
+from noisesieve.learn.training_settings import TrainingOptions
 from noisesieve.sieve.formulas import PAPER_EPS
 
 

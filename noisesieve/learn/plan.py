@@ -14,7 +14,7 @@ from noisesieve.learn.networks.pretrained import IMAGENET, NONE
 from noisesieve.learn.networks.timm_net import facts_of, fitting_size, is_timm
 from noisesieve.learn.presets import PRESET_RECIPES, PRETRAINED_SIZES, frozen
 from noisesieve.learn.recipes import HeadRecipe, NetworkRecipe, Recipe
-from noisesieve.learn.settings import TrainingOptions
+from noisesieve.learn.training_settings import TrainingOptions
 from noisesieve.sieve.formulas import PAPER_EPS, largest_beta, own_weight
 
 SIZES = (16, 24, 32, 48, 64, 96, 128, 160, 224)

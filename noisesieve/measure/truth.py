@@ -15,7 +15,7 @@ from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.parquet_file import read_parquet
 from noisesieve.core.progress import Session
 from noisesieve.core.untrusted import read_regular
-from noisesieve.measure.settings import TruthSettings
+from noisesieve.measure.truth_settings import TruthSettings
 
 COLUMN = "true_label"  # the column that `inject` writes, and the default
 KEYS = ("id", "path")

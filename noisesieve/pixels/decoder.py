@@ -17,7 +17,7 @@ from noisesieve.core.row_store import RowFile
 from noisesieve.pixels.decoded import Decoded, thumbnails_of_stored
 from noisesieve.pixels.known import KnownContents
 from noisesieve.pixels.pixel_cache import CachedPixels, cache_folder, pixel_bytes, pixel_file, pixel_folder
-from noisesieve.pixels.settings import PixelSettings
+from noisesieve.pixels.pixel_settings import PixelSettings
 from noisesieve.pixels.stream import StreamedPixels
 from noisesieve.pixels.worker_pool import ImageTask, Pass, TaskResult, WorkerPool
 from noisesieve.pixels.writer import PixelWriter

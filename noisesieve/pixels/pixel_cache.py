@@ -19,7 +19,7 @@ from noisesieve.core.records import Bytes, Ints
 from noisesieve.core.row_store import RowFile, open_rows
 from noisesieve.core.untrusted import is_own
 from noisesieve.pixels.image import DECODER_VERSION
-from noisesieve.pixels.settings import PixelSettings
+from noisesieve.pixels.pixel_settings import PixelSettings
 
 OUR_FILE = re.compile(
     r"\.lock|[a-z0-9_]+\.(u8|f16|chunks)|contents\.parquet"

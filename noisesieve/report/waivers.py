@@ -20,7 +20,7 @@ from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.files import Json, atomic_write, cannot_be_written, digest
 from noisesieve.core.records import Bools, Index
 from noisesieve.core.text import csv_line, guard_cell, unguard_cell
-from noisesieve.report.settings import WAIVERS
+from noisesieve.report.report_settings import WAIVERS
 
 WAIT_SECONDS = 60.0  # for another process that writes the same file
 

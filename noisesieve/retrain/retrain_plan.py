@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from noisesieve.learn.recipes import NetworkRecipe, Recipe, RetrainRecipe
-from noisesieve.retrain.settings import RetrainOptions
+from noisesieve.retrain.retrain_settings import RetrainOptions
 from noisesieve.retrain.strong_augment import policy_for
 
 EPOCHS, CONTINUED_EPOCHS, FINE_TUNED_EPOCHS = 30, 12, 10  # from scratch, from the run's weights, if pretrained

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from noisesieve.core.csv_file import csv_separator, read_csv_file
 from noisesieve.core.records import Index
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.table import Table, to_index
 
 

@@ -10,7 +10,7 @@ from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import MARK
 from noisesieve.core.records import ImageLocation, Index
 from noisesieve.core.text import IMAGE_EXTENSIONS, escape_name, natural_key
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.table import TABLE_SUFFIXES, refuse_paths_outside
 
 SPLITS = frozenset(["train", "training", "val", "valid", "validation", "dev", "test", "testing"])

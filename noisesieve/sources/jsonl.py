@@ -15,7 +15,7 @@ from noisesieve.core.files import Json
 from noisesieve.core.records import Index
 from noisesieve.core.text import IMAGE_EXTENSIONS, refuse_half_characters
 from noisesieve.core.untrusted import open_regular
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.table import Table, to_index
 
 LONGEST_LINE = 2**28  # bytes; an embedded image in base64 may be long

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from noisesieve.core.errors import InputError
 from noisesieve.core.parquet_file import TooLarge, read_parquet
 from noisesieve.core.records import Index
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.table import Table, to_index
 
 

@@ -22,7 +22,7 @@ from noisesieve.core.parquet_file import read_row_groups
 from noisesieve.core.records import DECIDED_COLUMN, Index
 from noisesieve.core.text import csv_line
 from noisesieve.sources.parquet import hugging_face_classes
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.source_settings import SourceSettings
 
 BOM = b"\xef\xbb\xbf"
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 from noisesieve.core.errors import InputError
 from noisesieve.core.records import Bools, ImageLocation, Index, Ints
 from noisesieve.core.text import file_of, leads_out
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.source_settings import SourceSettings
 
 _BOXES = (
     {"bbox"},

@@ -16,7 +16,7 @@ from noisesieve.core.files import atomic_write
 from noisesieve.core.parquet_file import TooLarge, read_row_groups
 from noisesieve.core.records import Index
 from noisesieve.core.text import carried_name, csv_line, escape_name
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.table import TABLE_SUFFIXES
 
 

@@ -10,12 +10,12 @@ import pytest
 import typer.main
 
 from noisesieve.cli import build_app
+from noisesieve.commands.command_settings import ExportSettings, RetrainSettings
 from noisesieve.commands.measure_settings import EvaluateSettings
 from noisesieve.commands.scan_settings import ScanSettings
-from noisesieve.commands.settings import ExportSettings, RetrainSettings
 from noisesieve.core.errors import UsageError
 from noisesieve.core.options import build_settings, default_of, option_fields
-from noisesieve.exports.registry import EXPORTS
+from noisesieve.exports.formats import EXPORTS
 from tests.conftest import Run
 from tests.runs import make_run
 

@@ -18,7 +18,7 @@ from noisesieve.measure.metrics import calibration
 from noisesieve.measure.planting import draw_flips
 from noisesieve.measure.samples import draw_probe
 from noisesieve.sieve.recalibrate import apply_shift, recalibrate, undo_shift
-from noisesieve.sources.settings import MovedData
+from noisesieve.sources.source_settings import MovedData
 from tests.conftest import QUICK_OPTIONS, SAMPLE, Run, few_digits, validate
 from tests.runs import built_once, scan_few_digits
 
@@ -164,8 +164,8 @@ def test_planting_finds_a_dataset_that_moved_and_refuses_one_that_changed(
 def test_truth_is_read_as_labels_are_whatever_the_column_is_made_of() -> None:
     from noisesieve.core.errors import InputError
     from noisesieve.core.progress import Session
-    from noisesieve.measure.settings import TruthSettings
     from noisesieve.measure.truth import LabelledRows, find_truth, texts
+    from noisesieve.measure.truth_settings import TruthSettings
 
     assert texts(pa.chunked_array([pa.array([3.0, None, 4.0])]), "x") == ["3", None, "4"]
     assert texts(pa.chunked_array([pa.array(["a", "", "b"]).dictionary_encode()]), "x") == ["a", None, "b"]

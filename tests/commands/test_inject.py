@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from noisesieve.sources.registry import read_index
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.containers import read_index
+from noisesieve.sources.source_settings import SourceSettings
 from tests.conftest import SAMPLE, Run, paint, validate
 
 

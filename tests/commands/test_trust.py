@@ -23,12 +23,12 @@ from noisesieve.core.files import write_json
 from noisesieve.core.options import build_settings
 from noisesieve.learn.describe import introduce
 from noisesieve.learn.plan import plan
-from noisesieve.learn.settings import TrainingOptions
+from noisesieve.learn.training_settings import TrainingOptions
 from noisesieve.measure.samples import draw_probe, strata
 from noisesieve.report.headline import flagged_sentence, nothing_flagged_sentence
 from noisesieve.report.run import RunFolder
-from noisesieve.sources.registry import read_index
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.containers import read_index
+from noisesieve.sources.source_settings import SourceSettings
 from tests.conftest import QUICK, Run, paint
 from tests.hostile.attack import few_colours
 from tests.runs import make_run

@@ -21,7 +21,7 @@ import noisesieve as ns
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import atomic_output, sweep_temporaries
 from noisesieve.core.text import folder_name, guard_cell, unguard_cell
-from noisesieve.exports.registry import EXPORTS
+from noisesieve.exports.formats import EXPORTS
 from noisesieve.report.report import write_table
 from noisesieve.report.run import RunFolder
 from tests.conftest import Run, paint, validate

@@ -65,7 +65,7 @@ def job(images: Path, out: Path) -> Any:
 
 def test_label_studio_accepts_config_tasks_and_predictions(images: Path, tmp_path: Path) -> None:
     interface = pytest.importorskip("label_studio_sdk.label_interface", reason="label-studio-sdk is not installed")
-    from noisesieve.exports.registry import EXPORTS
+    from noisesieve.exports.formats import EXPORTS
 
     (tmp_path / "ls").mkdir()
     EXPORTS["label-studio"].write(job(images, tmp_path / "ls"))
@@ -84,7 +84,7 @@ def test_label_studio_accepts_config_tasks_and_predictions(images: Path, tmp_pat
 
 def test_datumaro_reads_the_cvat_file(images: Path, tmp_path: Path) -> None:
     datumaro = pytest.importorskip("datumaro", reason="datumaro is not installed")
-    from noisesieve.exports.registry import EXPORTS
+    from noisesieve.exports.formats import EXPORTS
 
     place = tmp_path / "cvat"
     shutil.copytree(images, place / "images")  # frames are matched by name

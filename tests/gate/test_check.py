@@ -24,8 +24,8 @@ from noisesieve.core.options import parse_limit
 from noisesieve.gate.github import commands, summary
 from noisesieve.gate.markdown import escape, render
 from noisesieve.gate.policy import BatchCounts, RuleResult, Suspect, apply_policy, binomial_tail, lower_bound
+from noisesieve.gate.policy_settings import Policy
 from noisesieve.gate.result import GateResult
-from noisesieve.gate.settings import Policy
 from noisesieve.report.run import MAIN, RunFolder
 from noisesieve.report.waivers import read_waivers
 from tests.conftest import REPOSITORY, SAMPLE, Run, paint, validate

@@ -239,7 +239,7 @@ def test_nested_columns_are_measured_before_they_are_read(
 
 def test_a_stranger_does_not_raise_the_limit_of_pixels(inside: Run, tmp_path: Path) -> None:
     from noisesieve.commands._open_run import pixel_settings_of_run
-    from noisesieve.pixels.settings import PixelSettings
+    from noisesieve.pixels.pixel_settings import PixelSettings
 
     make_run(few_colours(tmp_path / "data"), tmp_path / "evil", {"red/0.png": "green"})
     forge_run(tmp_path / "evil", lambda document: document["identity"].update(max_pixels=2**40))
@@ -248,8 +248,8 @@ def test_a_stranger_does_not_raise_the_limit_of_pixels(inside: Run, tmp_path: Pa
 
 def test_packed_weights_and_nested_keys_are_refused_or_linear(tmp_path: Path) -> None:
     from noisesieve.learn.networks.pretrained import require_readable
-    from noisesieve.sources.registry import read_index
-    from noisesieve.sources.settings import SourceSettings
+    from noisesieve.sources.containers import read_index
+    from noisesieve.sources.source_settings import SourceSettings
 
     with zipfile.ZipFile(tmp_path / "w.pt", "w", zipfile.ZIP_DEFLATED) as parts:
         parts.writestr("archive/data/0", bytes(2**26))
@@ -272,8 +272,8 @@ def test_packed_weights_and_nested_keys_are_refused_or_linear(tmp_path: Path) ->
     ids=["utf-8", "date", "zone"],
 )
 def test_cells_that_python_cannot_read_are_refused(tmp_path: Path, column: pa.Array) -> None:
-    from noisesieve.sources.registry import read_index
-    from noisesieve.sources.settings import SourceSettings
+    from noisesieve.sources.containers import read_index
+    from noisesieve.sources.source_settings import SourceSettings
 
     pq.write_table(pa.table({"path": ["a", "b"], "label": ["x", "y"], "odd": column}), tmp_path / "t.parquet")
     with pytest.raises(InputError, match="odd"):

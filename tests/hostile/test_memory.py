@@ -19,9 +19,9 @@ from PIL import Image
 from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.progress import Session
 from noisesieve.pixels.decoder import Decoder
-from noisesieve.pixels.settings import PixelSettings
-from noisesieve.sources.registry import read_index, stratified
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.pixels.pixel_settings import PixelSettings
+from noisesieve.sources.containers import read_index, stratified
+from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.vectors import read_embeddings
 from tests.conftest import Run
 from tests.hostile.attack import few_colours

@@ -36,7 +36,7 @@ from noisesieve.learn.networks.pretrained import load_backbone
 from noisesieve.learn.plan import plan
 from noisesieve.learn.presets import frozen
 from noisesieve.learn.recipes import HeadRecipe
-from noisesieve.learn.settings import TrainingOptions
+from noisesieve.learn.training_settings import TrainingOptions
 from noisesieve.sieve.decide import choose_floor, decide
 from noisesieve.sieve.formulas import margin
 

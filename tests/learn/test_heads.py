@@ -19,7 +19,7 @@ from noisesieve.learn.frozen.projection import Projection
 from noisesieve.learn.losses import training_loss
 from noisesieve.learn.plan import plan
 from noisesieve.learn.recipes import Recipe
-from noisesieve.learn.settings import TrainingOptions
+from noisesieve.learn.training_settings import TrainingOptions
 from noisesieve.sieve.calibrate import by_transition, fit_noise_model, temperatures
 from noisesieve.sieve.decide import decide
 

@@ -17,7 +17,7 @@ from noisesieve.learn.networks.backbones import BACKBONES, build
 from noisesieve.learn.plan import fit_beta, image_size, plan
 from noisesieve.learn.recipes import NetworkRecipe, Recipe
 from noisesieve.learn.schedule import Schedule
-from noisesieve.learn.settings import TrainingOptions
+from noisesieve.learn.training_settings import TrainingOptions
 
 SIDES = np.array([32] * 10)
 

@@ -14,7 +14,7 @@ from noisesieve.core.errors import InputError, UsageError
 from noisesieve.learn.networks import pretrained
 from noisesieve.learn.networks.backbones import LiteNet, build
 from noisesieve.learn.plan import choose_weights, plan
-from noisesieve.learn.settings import TrainingOptions
+from noisesieve.learn.training_settings import TrainingOptions
 
 PHOTOS, ICONS = np.array([160] * 5), np.array([32] * 5)
 

@@ -22,7 +22,7 @@ from noisesieve.learn.networks.pretrained import load_backbone, statistics_of
 from noisesieve.learn.networks.timm_net import TimmNet, facts_of, fitting_size, hub_file
 from noisesieve.learn.plan import image_size, plan
 from noisesieve.learn.recipes import LAST
-from noisesieve.learn.settings import TrainingOptions
+from noisesieve.learn.training_settings import TrainingOptions
 from tests.conftest import Run
 
 FAMILIES = {

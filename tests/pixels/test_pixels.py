@@ -29,11 +29,11 @@ from noisesieve.core.records import FileFacts, ImageLocation, Index
 from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.pixel_cache import CachedPixels, cache_folder
-from noisesieve.pixels.settings import PixelSettings
+from noisesieve.pixels.pixel_settings import PixelSettings
 from noisesieve.pixels.transfer import load_pixels, save_pixels
 from noisesieve.pixels.worker_pool import ImageTask, Pass, WorkerPool, _WorkerThread
-from noisesieve.sources.registry import read_index
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.containers import read_index
+from noisesieve.sources.source_settings import SourceSettings
 from tests.conftest import paint
 
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 import noisesieve as ns
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, assign_roles
+from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.commands.measure_settings import TestSettings
 from noisesieve.commands.retrain import retrain
-from noisesieve.commands.settings import RetrainSettings
 from noisesieve.core.errors import Stopped, UsageError
 from noisesieve.core.progress import NullWatcher, Session
 from noisesieve.learn.augment import mix
@@ -31,12 +31,12 @@ from noisesieve.learn.loop import Loop
 from noisesieve.learn.plan import plan as scan_plan
 from noisesieve.learn.recipes import NetworkRecipe as Recipe
 from noisesieve.learn.recipes import RetrainRecipe
-from noisesieve.learn.settings import TrainingOptions
 from noisesieve.learn.training_data import balanced_batches
+from noisesieve.learn.training_settings import TrainingOptions
 from noisesieve.retrain import retrain_plan as plans
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
 from noisesieve.retrain.loop import RetrainLoop, consistency_loss
-from noisesieve.retrain.settings import RetrainOptions
+from noisesieve.retrain.retrain_settings import RetrainOptions
 from noisesieve.retrain.strong_augment import cutout, strong_augment
 from tests.conftest import COLOURS, QUICK_OPTIONS, REPOSITORY, Run, paint, validate
 from tests.learn.test_loop import RECIPE, Memory, training_data

@@ -10,9 +10,9 @@ import pytest
 
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.records import Index
-from noisesieve.sources.registry import SOURCES, stratified
-from noisesieve.sources.registry import read_index as read
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.containers import SOURCES, stratified
+from noisesieve.sources.containers import read_index as read
+from noisesieve.sources.source_settings import SourceSettings
 from tests.conftest import paint
 
 

@@ -14,9 +14,9 @@ import pytest
 from noisesieve.core.errors import InputError
 from noisesieve.core.records import Index
 from noisesieve.pixels.fetch import fetch
-from noisesieve.sources.registry import kind_of
-from noisesieve.sources.registry import read_index as read
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.containers import kind_of
+from noisesieve.sources.containers import read_index as read
+from noisesieve.sources.source_settings import SourceSettings
 
 
 def index(path: Path, **options: Any) -> Index:

@@ -25,7 +25,7 @@ from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.image import DECODER_VERSION
 from noisesieve.pixels.pixel_cache import cache_folder, warn_uncached
-from noisesieve.pixels.settings import PixelSettings
+from noisesieve.pixels.pixel_settings import PixelSettings
 
 FEATURES_VERSION = 2  # part of the cache key: raise it when the computation of features changes
 Halves = npt.NDArray[np.float16]

@@ -21,13 +21,19 @@ from noisesieve.core.options import (
     parse_age,
     replace_output_option,
 )
-from noisesieve.decisions.settings import decisions_option
-from noisesieve.gate.settings import Policy
-from noisesieve.learn.settings import device_option
-from noisesieve.pixels.settings import PixelSettings
-from noisesieve.report.settings import MIN_PROBABILITY, WAIVERS, group_by_option, min_probability_option, waivers_option
-from noisesieve.retrain.settings import RetrainOptions
-from noisesieve.sources.settings import MovedData, SourceSettings, embeddings_option
+from noisesieve.decisions.decision_settings import decisions_option
+from noisesieve.gate.policy_settings import Policy
+from noisesieve.learn.training_settings import device_option
+from noisesieve.pixels.pixel_settings import PixelSettings
+from noisesieve.report.report_settings import (
+    MIN_PROBABILITY,
+    WAIVERS,
+    group_by_option,
+    min_probability_option,
+    waivers_option,
+)
+from noisesieve.retrain.retrain_settings import RetrainOptions
+from noisesieve.sources.source_settings import MovedData, SourceSettings, embeddings_option
 
 _SHARE = {"minimum": 0.0, "maximum": 1.0}
 
@@ -75,7 +81,7 @@ class ReviewSettings(Settings):
 
 
 def _export_formats() -> Iterable[str]:
-    from noisesieve.exports.registry import EXPORTS  # not before it is needed: it loads Arrow
+    from noisesieve.exports.formats import EXPORTS
 
     return EXPORTS
 

@@ -14,7 +14,7 @@ from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.publish import unfinished_publication
 from noisesieve.core.records import Floats, Index, Ints
 from noisesieve.sources import delimited, folder, jsonl, parquet
-from noisesieve.sources.settings import SourceSettings
+from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.table import TABLE_SUFFIXES
 
 

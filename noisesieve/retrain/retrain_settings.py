@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from noisesieve.core.options import TRAINING, Settings, option
-from noisesieve.learn.settings import MOST_EPOCHS
+from noisesieve.learn.training_settings import MOST_EPOCHS
 
 
 @dataclass(frozen=True)
