@@ -193,6 +193,11 @@ def _refuse_kind(whole: Index, source: SourceSettings, settings: ApplySettings) 
         if whole.kind != "folder":
             raise UsageError("--tree is for image folders.", "Leave it out: a table stays a table.")
         return
+    if whole.kind == "folder" and not settings.output.suffix:
+        raise UsageError(
+            f"-o {settings.output}: not a table format, and an image folder needs --tree.",
+            "Add --tree copy to write an image folder, or choose a name that ends in .csv.",
+        )
     kind = table_kind(whole, source, settings.output)
     if whole.kind in REWRITERS and kind != whole.kind:
         raise UsageError(

@@ -74,6 +74,9 @@ class ReviewSettings(Settings):
     probe: int = option(
         0, "Put a random sample of this many rows first, flagged or not: it measures the run.", OUTPUT, metavar="N"
     )
+    guard: bool = option(
+        False, "Hide two clean images of other classes in every tenth sheet, and count those that are caught.", OUTPUT
+    )
     probe_seed: int = option(0, "Seed of the random sample.", OUTPUT, minimum=0, maximum=2**63 - 1)
     min_probability: float = min_probability_option()
     force: bool = replace_output_option()

@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, settings_of_run
-from noisesieve.commands._own_vectors import ids_of_table, kind_of_vectors
+from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run
+from noisesieve.commands._own_vectors import kind_of_vectors
+from noisesieve.commands._row_features import open_features
 from noisesieve.commands.command_settings import ExplainSettings
 from noisesieve.core.errors import InputError, NoisesieveError
 from noisesieve.core.files import Document, Json
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index, Ints
 from noisesieve.learn.batch_loader import BatchLoader
-from noisesieve.learn.device import has_device
-from noisesieve.learn.frozen.features import depth_files, feature_folder
 from noisesieve.learn.networks.embed import embed
-from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.pixels.decoder import Decoder
-from noisesieve.pixels.pixel_cache import default_cache_dir
-from noisesieve.report.model_card import load_model, statistics_of_model
+from noisesieve.report.model_card import load_model
 from noisesieve.report.report import Report, find_row, read_report
 from noisesieve.sources.source_settings import NOT_MOVED
-from noisesieve.sources.vectors import read_embeddings
 
 NEAREST = 3
 # Clean images per class that are compared, evenly spaced where there are more: features in the cache cost nothing,
@@ -191,9 +185,10 @@ def nearest_clean_images(report: Report, index: Index, row: int, session: Sessio
     }
     chosen = {label: _sampled(rows, STORED) for label, rows in groups.items()}
     rows = np.concatenate(([row], *chosen.values())).astype(np.int64)
-    own = kind_of_vectors(report) is not None
-    features = _own_embeddings(report, index, rows) if own else _stored_features(report, rows)
-    if features is None:
+    stored = open_features(report, index, rows)
+    if stored is not None:
+        features = stored(rows)
+    else:
         chosen = {label: _sampled(rows, COMPUTED) for label, rows in groups.items()}
         rows = np.concatenate(([row], *chosen.values())).astype(np.int64)
         rows, features = _computed_features(report, index, rows, session)
@@ -208,40 +203,6 @@ def nearest_clean_images(report: Report, index: Index, row: int, session: Sessio
         return [SimilarImage(ids[r], round(similarity[r], 4)) for r in known[:NEAREST]]
 
     return [SimilarImages(label, nearest(candidates)) for label, candidates in chosen.items()]
-
-
-def _own_embeddings(report: Report, index: Index, rows: Ints) -> Tensor:
-    """Return the user's own embeddings of these rows, of length 1."""
-    settings = settings_of_run(report)
-    if settings.embeddings is None:
-        raise InputError("The run was scanned from an array of Python, which was not saved.")
-    file = settings.embeddings
-    vectors = read_embeddings(file, index, ids_of_table(settings.source, index))
-    hashes = report.table["sha256"].to_pylist()
-    for row in rows.tolist():
-        if hashlib.sha256(vectors[row].tobytes()).hexdigest() != hashes[row]:
-            raise InputError(f"{file}: the embedding of {index.ids[row]!r} changed since the run.", "Scan again.")
-    return normalize(torch.from_numpy(vectors[rows]), dim=1)
-
-
-def _stored_features(report: Report, rows: Ints) -> Tensor | None:
-    """Return the features of these rows from the cache, of length 1; None unless all of them are there."""
-    recipe, folder, name = report.summary.training.recipe, report.path.parent, report.summary.training.device
-    if not isinstance(recipe, HeadRecipe) or not has_device(name):
-        return None
-    settings, device = pixel_settings_of_run(report), torch.device(name)
-    root = settings.cache_dir or default_cache_dir()
-    place = feature_folder(root, recipe, settings, device, statistics_of_model(folder))
-    hashes = [str(sha) for sha in report.table["sha256"].take(pa.array(rows)).to_pylist()]
-    parts = []
-    for file in depth_files(place, recipe):
-        if recipe.depths and file.name not in recipe.depths:
-            continue
-        file.drop_damaged(hashes)
-        if file.missing(hashes):
-            return None
-        parts.append(torch.from_numpy(file.open()[file.slots(hashes)].astype(np.float32)).mean(dim=1))
-    return normalize(torch.cat(parts, dim=1), dim=1)
 
 
 def _computed_features(report: Report, index: Index, rows: Ints, session: Session) -> tuple[Ints, Tensor]:

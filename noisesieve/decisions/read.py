@@ -14,6 +14,7 @@ from noisesieve.core.csv_file import csv_separator, read_csv_file
 from noisesieve.core.errors import InputError
 from noisesieve.core.text import line_that_is_not_utf8, refuse_half_characters
 from noisesieve.core.untrusted import read_regular
+from noisesieve.report.schema import UNUSABLE_CHOICE
 
 UNUSABLE = "unusable"
 PAGE_DECISIONS = ("accept", "keep", "relabel", UNUSABLE)
@@ -39,6 +40,7 @@ class Decision:
     exported: bool = False  # a row of our own export: an unchanged label is not a decision
     sampled: bool = False  # a row of the random sample of `review --probe`
     applied: bool = False  # the label is in the dataset since `apply`
+    how: str = ""  # "sheet 12", if it was decided with others
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,7 @@ def _from_row(row: dict[str, str], keys: list[str], location: str) -> Decision |
         word=word,
         exported="verdict" in row and "suggested_label" in row,
         sampled=row.get("sample", "") == "yes",
+        how=row.get("how", ""),
         applied=row.get("applied", "") == "yes",
         guarded="run" in row,  # a file of the review page
     )
@@ -185,12 +188,13 @@ def _annotator(annotation: dict[str, Any]) -> str:
     return str(who.get("email") or who.get("id") or "") if isinstance(who, dict) else _word(who) or ""
 
 
-def _choice(value: Any, location: str) -> str:
+def _choice(value: Any, location: str) -> str | None:
+    """Return the chosen class; None: the image is unusable."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
     if not isinstance(value, str):
         raise InputError(f"{location}: not one choice but {value!r}.", "An image has one class.")
-    return value
+    return None if value == UNUSABLE_CHOICE else value
 
 
 def _word(value: Any) -> str | None:

@@ -30,6 +30,7 @@ class Outcome:
     at: str
     location: str
     sampled: bool = False  # of the random sample
+    how: str = ""  # "sheet 12", if it was decided with others
 
     @property
     def reason(self) -> str:
@@ -113,7 +114,7 @@ class _RunRows:
         if entry.word == "keep" and word != "keep":
             raise _InvalidDecision(f"{self.ids[row]!r} is kept, but labelled {label!r} in the same line")
         word = f"{word} (untouched)" if entry.untouched and word == "accept" else word
-        return Outcome(row, label, word, entry.source, entry.by, entry.at, entry.location, entry.sampled)
+        return Outcome(row, label, word, entry.source, entry.by, entry.at, entry.location, entry.sampled, entry.how)
 
     def _row(self, entry: Decision) -> int:
         """Return the row of a decision. An id identifies one row, a path perhaps several; both must agree."""
@@ -193,6 +194,7 @@ def audit_table(report: Report, outcomes: dict[int, Outcome]) -> pa.Table:
             "by": [outcome.by for outcome in kept],
             "decided_at": [outcome.at for outcome in kept],
             "place": [outcome.location for outcome in kept],
+            "how": [outcome.how for outcome in kept],
             "sha256": part["sha256"],
         }
     )

@@ -10,6 +10,7 @@ from urllib.parse import quote
 from noisesieve.core.files import Document, Json
 from noisesieve.core.text import unescape_name, without_xml_control
 from noisesieve.exports.job import ExportJob, ExportResult, require_xml_names
+from noisesieve.report.schema import UNUSABLE_CHOICE
 
 PASTE = "Create a project; Settings, Labeling Interface, Code: paste config.xml."
 IMPORT = "Import tasks.json."
@@ -25,7 +26,7 @@ def write(job: ExportJob) -> ExportResult:
     view = ET.Element("View")
     ET.SubElement(view, "Header", value="Given label: $given_label", size="4")
     choices = ET.SubElement(view, "Choices", name="label", toName="image", choice="single", showInline="true")
-    for label in job.classes:
+    for label in [*job.classes, UNUSABLE_CHOICE]:
         ET.SubElement(choices, "Choice", value=without_xml_control(label))
     ET.SubElement(view, "Image", name="image", value="$image")  # last: the choices are seen without scrolling
     (job.out / "config.xml").write_bytes(ET.tostring(view, encoding="utf-8") + b"\n")

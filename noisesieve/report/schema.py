@@ -6,6 +6,7 @@ import pyarrow as pa
 
 KEY = b"noisesieve"  # key of the file's metadata
 TOP = 5  # classes listed per row
+UNUSABLE_CHOICE = "[unusable]"  # choice of an annotation tool: the image belongs to no class
 LOW_EVIDENCE = 10  # classes with fewer examples are marked
 
 _WORD = pa.dictionary(pa.int8(), pa.string())

@@ -16,6 +16,8 @@ from markupsafe import Markup
 from noisesieve.review.page_data import Histogram, PageData
 
 CLASSES_SHOWN = 12
+MORE_CLASSES = 40  # behind "more classes": every row costs the browser some nodes
+SCRIPTS = ("store.js", "gallery.js", "compare.js", "sheet.js", "page.js")  # one scope, in this order
 
 
 def render_page(page: PageData) -> str:
@@ -23,17 +25,20 @@ def render_page(page: PageData) -> str:
     environment = Environment(
         autoescape=True, loader=FunctionLoader(_asset), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    style, script = _asset("page.css"), _asset("page.js")
+    style = _asset("page.css")
+    script = '"use strict";\n(() => {\n' + "\n".join(_asset(name) for name in SCRIPTS) + "})();"
     return environment.get_template("page.html").render(
         page=page,
         style=Markup(style),
         script=Markup(script),
-        policy=f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'",
+        policy=f"default-src 'none'; img-src data:{page.image_sources}; style-src '{_hash(style)}'; "
+        f"script-src '{_hash(script)}'; base-uri 'none'; form-action 'none'",
         data=inert_json(asdict(page.script)),
         bars=_bars(page.histogram),
         first_classes=page.classes[:CLASSES_SHOWN],
         more_classes=page.classes[CLASSES_SHOWN:],
+        most_classes=MORE_CLASSES,
+        numbers={label: number for number, label in enumerate(page.script.classes)},
     )
 
 
@@ -61,6 +66,8 @@ class Bar:
     height: float
     kind: str
     rows: int
+    low: float  # margins of the bar
+    high: float
 
 
 def _bars(histogram: Histogram) -> list[Bar]:
@@ -69,11 +76,24 @@ def _bars(histogram: Histogram) -> list[Bar]:
     tallest = max((math.sqrt(clean + suspect) for clean, suspect in columns), default=0.0) or 1.0
     width = 100 / max(1, len(columns))
     bars = []
+    span = (histogram.high - histogram.low) / max(1, len(columns))
     for i, counts in enumerate(columns):
+        low = histogram.low + i * span
         foot = 0.0
         for kind, rows in zip(("clean", "corrupted"), counts, strict=True):
             if rows:  # the height of the pair is a square root, divided in proportion to the counts
                 height = 100 * math.sqrt(sum(counts)) / tallest * rows / sum(counts)
-                bars.append(Bar(i * width, width * 0.9, foot, height, kind, rows))
+                bars.append(
+                    Bar(
+                        i * width,
+                        width * 0.9,
+                        foot,
+                        height,
+                        kind,
+                        rows,
+                        low,
+                        low + span if i + 1 < len(columns) else 1e9,
+                    )
+                )
                 foot += height
     return bars

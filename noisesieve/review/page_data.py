@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import shlex
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from noisesieve.report.headline import budget_sentence, count_sentence, noise_ra
 from noisesieve.report.report import Report
 from noisesieve.report.schema import COLUMNS
 from noisesieve.report.summary import ClassFlagged, Summary
+from noisesieve.review.references import References, group_values
 
 SHOWN_TOP = 3
 HEAT_CLASSES = 16  # classes in the heat map; more would be unreadable
@@ -55,8 +56,13 @@ class ShownSuspect:
     given: int
     suggested: int | None
     margin: float
+    rank: int | None
     chance: float | None  # None: there are too few labels to tell
+    givenProbability: float  # noqa: N815, by the model
     top: list[tuple[int, float]]
+    near: tuple[list[int], list[int]]  # references of the given and of the suggested class
+    order: int  # among suspects that look alike
+    group: str | None  # value of the column that the run was grouped by
     image: str | None  # data: URL
     text: str  # the user's own columns, where there is no image
     sample: bool  # of the random sample
@@ -75,6 +81,14 @@ class EarlierDecision:
 
 
 @dataclass(frozen=True)
+class ShownReference:
+    """A clean image that suspects are compared with."""
+
+    label: int
+    image: str | None  # data: URL
+
+
+@dataclass(frozen=True)
 class ScriptData:
     """What is embedded as JSON for the script."""
 
@@ -83,7 +97,11 @@ class ScriptData:
     version: str
     classes: list[str]
     suspects: list[ShownSuspect]
+    references: list[ShownReference]
     total: int
+    files: str | None  # the dataset's folder as seen from the page; None: embedded images
+    guard: bool  # every tenth sheet hides clean images of other classes
+    groupColumn: str | None  # noqa: N815
 
 
 @dataclass(frozen=True)
@@ -102,6 +120,13 @@ class PageData:
     run: str  # the run's path for the commands that the page prints
     earlier: list[EarlierDecision]
     decided: int  # rows that were decided before; not all may be shown
+    on_page: str  # which of the flagged rows the page shows
+    corrected: str  # -o of the `apply` that follows
+
+    @property
+    def image_sources(self) -> str:
+        """What the page's policy allows for images beside its own ones: the dataset's files, if it names them."""
+        return "" if self.script.files is None else " file:"
 
 
 def decided_rows(report: Report) -> Ints:
@@ -109,36 +134,85 @@ def decided_rows(report: Report) -> Ints:
     return np.flatnonzero(report.table["decided"].is_valid().to_numpy()).astype(np.int64)
 
 
+@dataclass(frozen=True)
+class PageImages:
+    """Thumbnails by row: of suspects, of rows that were decided before, and of references."""
+
+    shown: dict[int, bytes | None]
+    references: dict[int, bytes | None] = field(default_factory=dict)
+    files: str | None = None  # the dataset's folder as seen from the page
+
+
 def build_page_data(
-    report: Report, rows: Ints, images: dict[int, bytes | None], min_probability: float, *, run: str, sample: int = 0
+    report: Report,
+    rows: Ints,
+    images: PageImages,
+    references: References,
+    *,
+    min_probability: float,
+    run: str,
+    corrected: str,
+    sample: int = 0,
+    guard: bool = False,
 ) -> PageData:
     """Return the page data of a report and of some of its rows; the first `sample` of them are the random sample.
 
-    The others are suspects, which are wrong with at least `min_probability`. `images` are thumbnails by row, also of
-    rows that were decided before; `run` is the run's path as the reader would type it.
+    The others are suspects, which are wrong with at least `min_probability`. `run` is the run's path as the reader
+    would type it, `corrected` the output of the next command.
     """
-    summary = report.summary
+    summary, vague = report.summary, report.summary.estimated_noise_rate.is_vague
     why = count_sentence(summary)
     sentences = [why[:1].upper() + why[1:], noise_rate_sentence(summary), budget_sentence(summary)]
     sentences.append(nothing_flagged_sentence(summary))
     classes: list[str] = report.facts.classes
     name = report.path.parent.resolve().name
     decided = decided_rows(report)
-    shown, suspects = _suspects(report, rows, images, classes, sample), report.suspects(min_probability)
+    shown, suspects = (
+        _suspects(report, rows, images.shown, references, classes, sample),
+        report.suspects(min_probability),
+    )
+    number = {label: i for i, label in enumerate(classes)}
+    compared = [
+        ShownReference(number[label], _data_url(images.references.get(row)))
+        for row, label in zip(references.rows, references.labels, strict=True)
+    ]
+    on_page = len(shown) - sample
     return PageData(
         title=name,
         summary=summary,
         classes=sorted(summary.classes, key=lambda row: (-(row.share or 0.0), natural_key(row.label))),
-        heat=_heat(suspects, classes),
+        heat=_heat(report.table.take(pa.array(rows)), classes),
         histogram=_histogram(report),
-        script=ScriptData(run_key(report), name, __version__, classes, shown, len(suspects)),
+        script=ScriptData(
+            run=run_key(report),
+            name=name,
+            version=__version__,
+            classes=classes,
+            suspects=shown,
+            references=compared,
+            total=len(suspects),
+            files=images.files,
+            guard=guard,
+            groupColumn=None if summary.groups is None else summary.groups.column,
+        ),
         headline=" ".join(filter(None, sentences)),
         min_probability=min_probability,
         unlikely=len(report.corrupted) - len(suspects),
         run=shlex.quote(run),
-        earlier=_earlier(report, [row for row in decided.tolist() if row in images], images),
+        earlier=_earlier(report, [row for row in decided.tolist() if row in images.shown], images.shown),
         decided=len(decided),
+        on_page=_on_page(on_page, len(suspects), len(report.corrupted), min_probability, vague=vague),
+        corrected=corrected,
     )
+
+
+def _on_page(shown: int, suspects: int, flagged: int, min_probability: float, *, vague: bool) -> str:
+    """Return which of the flagged rows the page shows, where it is not all of them."""
+    if not flagged or shown == suspects == flagged:
+        return ""
+    which = f"{suspects:,} of the flagged labels" + ("" if vague else f", wrong with at least {min_probability:.0%},")
+    rest = "are on this page" if shown == suspects else f"are suspects; the first {shown:,} are on this page"
+    return f"{which} {rest}; the chart of confusions counts these."
 
 
 def _earlier(report: Report, rows: list[int], images: dict[int, bytes | None]) -> list[EarlierDecision]:
@@ -175,12 +249,19 @@ def run_key(report: Report) -> str:
 
 
 def _suspects(
-    report: Report, rows: Ints, images: dict[int, bytes | None], classes: list[str], sample: int
+    report: Report,
+    rows: Ints,
+    images: dict[int, bytes | None],
+    references: References,
+    classes: list[str],
+    sample: int,
 ) -> list[ShownSuspect]:
     number = {label: i for i, label in enumerate(classes)}
     columns = ["row", "id", "path", "sha256", "label", "suggested_label", "margin", "corruption_probability"]
+    columns += ["rank", "label_probability"]
     table = report.table.take(pa.array(rows)).select([*columns, "top_labels", "top_probabilities"])
     texts, vague = _texts(report, rows), report.summary.estimated_noise_rate.is_vague
+    groups = group_values(report, rows)
     return [
         ShownSuspect(
             id=row["id"],
@@ -189,6 +270,11 @@ def _suspects(
             given=number[row["label"]],
             suggested=None if row["suggested_label"] is None else number[row["suggested_label"]],
             margin=round(row["margin"], 4),
+            rank=row["rank"],
+            givenProbability=round(row["label_probability"], 4),
+            near=references.near.get(row["row"], ([], [])),
+            order=references.order.get(row["row"], place),
+            group=groups[place],
             chance=None if vague else round(row["corruption_probability"], 4),
             top=[
                 (number[label], round(chance, 4))

@@ -475,3 +475,23 @@ def test_a_path_that_was_changed_since_the_run_is_refused(inside: Run, tmp_path:
     assert done.returncode == 3
     assert "'../secret.png'" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_label_studio_has_a_choice_for_unusable_images(colours: Path, tmp_path: Path, inside: Run) -> None:
+    run = make_run(colours, tmp_path / "run", {"red/0.png": "green"}).path.parent
+    assert inside("export", run, "--to", "label-studio", "-o", "ls").returncode == 0
+    tasks = json.loads(Path("ls/tasks.json").read_text())
+    choice = {"type": "choices", "value": {"choices": ["[unusable]"]}}
+    write(tmp_path / "done.json", json.dumps([{**tasks[0], "annotations": [{"result": [choice]}]}]))
+    done = inside("apply", run, tmp_path / "done.json", "-o", "new.csv", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["left_out"] == 1
+
+
+def test_an_image_folder_without_a_table_name_is_told_of_tree(colours: Path, tmp_path: Path, inside: Run) -> None:
+    run = make_run(colours, tmp_path / "run", {"red/0.png": "green"}).path.parent
+    write(tmp_path / "d.csv", "id,label\nred/0.png,green\n")
+    done = inside("apply", run, tmp_path / "d.csv", "-o", "corrected")
+    assert done.returncode == 2
+    assert "--tree copy" in done.stderr
+    assert inside("apply", run, tmp_path / "d.csv", "-o", "corrected", "--tree", "copy").returncode == 0

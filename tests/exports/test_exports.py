@@ -207,7 +207,7 @@ def test_label_studio_tasks_hold_the_suggestion_as_a_prediction(inside: Run, tmp
     assert 0 <= prediction["score"] <= 1
     assert prediction["result"][0]["value"] == {"choices": ["<c&d>"]}
     config = ET.fromstring((tmp_path / "ls/config.xml").read_text())
-    assert [choice.get("value") for choice in config.iter("Choice")] == ["<c&d>", "a b"]
+    assert [choice.get("value") for choice in config.iter("Choice")] == ["<c&d>", "a b", "[unusable]"]
     assert [part.tag for part in config] == ["Header", "Choices", "Image"]
     assert config[0].get("value") == "Given label: $given_label"
     inside("export", run, "--to", "label-studio", "-o", tmp_path / "s3", "--image-prefix", "s3://bucket/")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from PIL import Image
 
 import noisesieve as ns
 from tests.conftest import Run, paint, validate
+from tests.review.tab import Tab
 from tests.runs import make_run
 
 WRONG = {"red/0.png": "green", "red/1.png": "blue", "red/2.png": "green", "blue/2.png": "red", "green/7.png": "blue"}
@@ -31,60 +30,9 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """The system's Chromium, or Playwright's own."""
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    with api.sync_playwright() as driver:
-        if program is None and not Path(driver.chromium.executable_path).exists():
-            pytest.skip("no Chromium: install Debian's chromium, or run `playwright install chromium`")
-        started = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
 def run(colours: Path, tmp_path: Path) -> Path:
     return make_run(colours, tmp_path / "run", WRONG).path.parent
-
-
-class Tab:
-    """A page of the browser that counts what must not happen: errors, requests, messages of the policy."""
-
-    def __init__(self, context: Any, file: Path) -> None:
-        self.page = context.new_page()
-        self.problems: list[str] = []
-        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("console", lambda message: self.problems.append(message.text) if message.type == "error" else None)
-        self.page.on("request", self._note)
-        self.page.goto(file.resolve().as_uri())
-
-    def _note(self, request: Any) -> None:
-        if not request.url.startswith(("file:", "data:", "blob:")):
-            self.problems.append(request.url)
-
-    def text(self, place: str) -> str:
-        return str(self.page.inner_text(place))
-
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            self.page.keyboard.press(key)
-
-    def decisions(self, folder: Path) -> list[dict[str, str]]:
-        with self.page.expect_download() as waiting:
-            self.page.click("#download")
-        assert waiting.value.suggested_filename == "decisions.csv"
-        waiting.value.save_as(folder / "decisions.csv")
-        with (folder / "decisions.csv").open(encoding="utf-8", newline="") as file:
-            return list(csv.DictReader(file))
-
-
-@pytest.fixture
-def context(browser: Any) -> Iterator[Any]:
-    made = browser.new_context(accept_downloads=True)
-    yield made
-    made.close()
 
 
 def test_keys_decide_the_page_remembers_and_apply_takes_the_download(
@@ -113,13 +61,13 @@ def test_keys_decide_the_page_remembers_and_apply_takes_the_download(
     tab.press("Enter")  # another class: the given one, so it is kept
     tab.press("ArrowRight", "ArrowLeft", "x")
     assert tab.text("#progress-text") == "4 of 5 decided", tab.text("#live")
-    tab.page.fill("#reviewer", "Ann, =1")
+    tab.page.fill("#reviewer", "Ann, =1")  # changes nothing that was decided before
     tab.page.reload()
     assert tab.text("#progress-text") == "4 of 5 decided"
     rows = tab.decisions(tmp_path)
     assert [row["decision"] for row in rows] == ["accept", "keep", "keep", "unusable"]
     assert [row["id"] for row in rows] == [suspect["id"] for suspect in suspects[:4]]
-    assert {row["reviewer"] for row in rows} == {"Ann, =1"}
+    assert {row["reviewer"] for row in rows} == {"ann"}
     assert tab.problems == []
     done = inside("apply", run, tmp_path / "decisions.csv", "-o", tmp_path / "new.csv", "--json")
     assert done.returncode == 0, done.stderr
@@ -295,7 +243,8 @@ def test_a_thousand_suspects_of_a_thousand_classes_stay_usable(inside: Run, cont
     run = make_run(tmp_path / "data/t.csv", tmp_path / "run", wrong).path.parent
     assert inside("review", run, "--limit", "1000").returncode == 0
     tab = Tab(context, run / "review.html")
-    assert tab.page.locator(".card").count() == 1000
+    assert tab.page.locator(".card").count() < 100  # cards are made when they come into view
+    assert tab.page.evaluate("document.querySelectorAll('*').length") <= 2000
     assert tab.page.locator(".heat tbody tr").count() == 16
     tab.press("c")
     assert tab.page.locator("#chooser-list [role=option]").count() == 200
@@ -352,7 +301,7 @@ def test_a_run_without_suspects_has_a_page_that_says_so(
     run = make_run(colours, tmp_path / "run").path.parent
     assert inside("review", run).returncode == 0
     tab = Tab(context, run / "review.html")
-    assert tab.page.is_visible("#nothing")
+    assert tab.text("#closing-title") == "There is no suspect."
     assert tab.problems == []
 
 
@@ -385,12 +334,10 @@ def test_a_smaller_page_of_the_same_run_keeps_what_was_decided_on_a_larger(
     inside("review", run, "--limit", "2", "-o", tmp_path / "small.html")
     tab = Tab(context, run / "review.html")
     tab.press("a", "a", "a", "a")
-    tab.page.goto((tmp_path / "small.html").resolve().as_uri())
-    assert tab.text("#progress-text") == "2 of 2 decided"
+    tab.visit(tmp_path / "small.html", "2 of 2 decided, 2 more on other pages of this run")
     tab.press("ArrowLeft", "k")
-    tab.page.goto((run / "review.html").resolve().as_uri())
-    assert tab.text("#progress-text") == "4 of 5 decided"
-    assert [row["decision"] for row in tab.decisions(tmp_path)] == ["keep", "accept", "accept", "accept"]
+    tab.visit(run / "review.html", "4 of 5 decided")
+    assert [row["decision"] for row in tab.decisions(tmp_path)] == ["accept", "keep", "accept", "accept"]
 
 
 def test_every_decision_has_its_own_reviewer(inside: Run, run: Path, context: Any, tmp_path: Path) -> None:
