@@ -208,9 +208,9 @@ def _decode(
     if planned.weights is not None and own_weights(settings) is not None:
         require_fitting(planned.weights, planned.recipe)
     codes = _codes_to_learn(index, decoded.rows, classes, decided)
-    fitted, said = fit_beta(planned.recipe, np.bincount(codes, minlength=len(classes)), classes)
-    if said is not None:
-        (session.note if fitted != planned.recipe else session.warn)(said)
+    fitted, message = fit_beta(planned.recipe, np.bincount(codes, minlength=len(classes)), classes)
+    if message is not None:
+        (session.note if fitted != planned.recipe else session.warn)(message)
     return Dataset(index, decoded, classes, codes, fitted, planned.weights, planned.compared_heads, decided)
 
 

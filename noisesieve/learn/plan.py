@@ -249,8 +249,8 @@ def fit_beta(recipe: Recipe, counts: Ints, classes: list[str]) -> tuple[Recipe, 
         if (beta := largest_beta(float(shares[largest]))) >= recipe.beta:
             return recipe, None
         beta = float(f"{beta:.2g}")
-        said = f"{large}: beta is lowered from {recipe.beta:g} to {beta:g}, so that they still count."
-        return replace(recipe, beta=beta), said
+        message = f"{large}: beta is lowered from {recipe.beta:g} to {beta:g}, so that they still count."
+        return replace(recipe, beta=beta), message
     if own_weight(float(shares[largest]), recipe.beta) < 0:
         return recipe, f"{large}, more than 1 / beta: many right ones may be flagged. A lower --beta prevents it."
     return recipe, None

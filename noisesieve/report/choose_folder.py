@@ -33,11 +33,11 @@ def output_folder(wanted: Path | None, index: Index, session: Session) -> Path:
 def next_folder(folder: Path, decisions: str) -> Path:
     """Return the folder of a run that learns from decisions: beside an earlier run `…-2`, or the first that is free."""
     for number in range(2, 10_000):
-        beside = folder.with_name(f"{folder.name}-{number}")
+        numbered = folder.with_name(f"{folder.name}-{number}")
         try:
-            known = RunFolder(beside).read()
+            known = RunFolder(numbered).read()
         except StateError:
             continue  # damaged: not ours to replace
         if known is None or known.identity.get("decisions") == decisions:
-            return beside
+            return numbered
     return folder

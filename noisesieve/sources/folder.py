@@ -37,8 +37,8 @@ def read(settings: SourceSettings) -> Index:
             for label in walk.folders(root / split)
             for path in walk.images(root / split / label)
         ]
-        for beside in set(classes) - set(splits):
-            walk.images(root / beside)  # has no images, but is named in the notes
+        for other in set(classes) - set(splits):
+            walk.images(root / other)  # has no images, but is named in the notes
     else:
         images = [_ImageFile(label, path, None) for label in classes for path in walk.images(root / label)]
     if not images:
@@ -192,9 +192,9 @@ def _splits(walk: _Walk, root: Path, names: list[str]) -> list[str]:
     alike = bool(largest) and all(
         names_in_split and len(names_in_split & largest) * 2 >= len(largest) for names_in_split in classes
     )
-    beside = [name for name in names if name not in splits]
+    others = [name for name in names if name not in splits]
     # A separate walk, since each walk lists every folder only once.
-    return splits if alike and not any(walk.anew().images(root / name) for name in beside) else []
+    return splits if alike and not any(walk.anew().images(root / name) for name in others) else []
 
 
 def _refuse_table_options(settings: SourceSettings) -> None:
