@@ -64,6 +64,11 @@ def _show(comparison: RunComparison, *, quiet: bool) -> None:
             "bold",
         )
     )
+    if then.method != now.method:
+        text = (
+            f"They were decided by different methods ({then.method} and {now.method}): suspects differ for that, too."
+        )
+        out.print(plain_text(text))
     for kind, words in WORDS.items():
         rows = comparison.suspects[kind]
         out.print(plain_text(f"{len(rows):>7,}  {words}"))

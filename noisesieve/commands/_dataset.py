@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from noisesieve import __version__
 from noisesieve.commands._identity import identity_of_run, location_of_data, own_weights
 from noisesieve.commands._own_vectors import OwnVectors
-from noisesieve.commands.scan_settings import ScanSettings
+from noisesieve.commands.scan_settings import NOTHING_TOGETHER, ScanSettings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, FileFacts, Index, Ints
@@ -31,7 +31,7 @@ from noisesieve.learn.recipes import HeadRecipe, Recipe, recipe_to_document
 from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.stream import NoPixels
-from noisesieve.report.build_table import Decided, class_codes
+from noisesieve.report.build_table import Decided, class_codes, column_codes
 from noisesieve.report.run import RunFolder, RunRecord
 
 UNREADABLE_SHOWN = 20
@@ -50,6 +50,7 @@ class Dataset:
     compared_heads: HeadRecipe | None = None  # heads that a network is compared with
     decided: Decided = field(default_factory=dict)
     vectors: OwnVectors | None = None  # what rows have instead of pixels
+    groups: Ints | None = None  # (N,) rows with equal numbers stay in one fold, by --keep-together
 
     @property
     def trusted(self) -> Bools:
@@ -134,6 +135,7 @@ def prepare(
             index, file_facts, settings, decoder, session, scratch=scratch, planned=planned, decided=decided
         )
         run.require_free_space(_bytes_needed(dataset, settings))
+    dataset = replace(dataset, groups=_groups_of_column(dataset, settings))
     _say_what_follows(dataset, settings, session)
     record = RunRecord(
         identity,
@@ -152,6 +154,18 @@ def decode_dataset(
     file_facts = decoder.read(index, _size_of(settings, session))
     planned = _plan(index, file_facts, settings, session)
     return _decode(index, file_facts, settings, decoder, session, scratch=scratch, planned=planned, decided={})
+
+
+def _groups_of_column(dataset: Dataset, settings: ScanSettings) -> Ints | None:
+    """Return the number of each readable row's value in the column of --keep-together, or None."""
+    column = settings.keep_together
+    if column in (None, NOTHING_TOGETHER):
+        return None
+    if not dataset.recipe.frozen and dataset.compared_heads is None:
+        raise UsageError("--keep-together: only heads on frozen features have folds.", "Leave it out.")
+    if not dataset.recipe.epochs:
+        raise UsageError("--keep-together: predictions are not trained on.", "Leave it out.")
+    return column_codes(dataset.index, str(column))[dataset.decoded.rows]
 
 
 def _size_of(settings: ScanSettings, session: TrainingSession) -> Callable[[Ints], int]:

@@ -60,6 +60,7 @@ def settings_of_run(report: Report, moved: MovedData = NOT_MOVED) -> ScanSetting
             pixels=pixel_settings_of_run(report),
             training=options,
             probabilities=known.identity["probabilities"],
+            keep_together=known.identity.get("keep_together"),
         )
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise StateError(f"{folder / 'run.json'}: damaged ({error}).", "Scan again with --force.") from error

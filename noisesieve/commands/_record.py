@@ -16,7 +16,7 @@ from noisesieve.core.files import write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Verdicts
 from noisesieve.learn.evidence import TrainedScores
-from noisesieve.learn.model_summary import summarize_model
+from noisesieve.learn.model_summary import summarize_model, summarize_ranked_model
 from noisesieve.learn.recipes import recipe_to_document
 from noisesieve.report.build_table import ReportInputs, build_table, probabilities_table
 from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
@@ -42,7 +42,7 @@ def decide_rows(trained: Trained) -> Verdicts:
     """Return the verdict of every row: the closed form, a rank, and a probability that people's decisions correct."""
     dataset, scores = trained.dataset, trained.scores
     if dataset.decided:  # the heads learnt the decided labels; the verdicts are on the given ones
-        scores = replace(scores, noise_model=None)
+        scores = replace(scores, noise_model=None, rank_model=None)
     verdicts = decide(scores, dataset.given_codes, eps=dataset.recipe.sieve_eps, trusted=dataset.never_suspects)
     return _corrected(verdicts, dataset)
 
@@ -130,7 +130,8 @@ def _save_model(
 ) -> None:
     """Write the weights with their card, for `check` and `retrain`."""
     recipe = dataset.recipe
-    assert scores.saved_model_scores is not None
+    own_scores, ranked = scores.saved_model_scores, verdicts.rank_model is not None
+    assert own_scores is not None
     card = ModelCard(
         network=recipe,
         frozen=recipe.frozen,
@@ -138,7 +139,10 @@ def _save_model(
         prior=scores.prior.tolist(),
         beta=scores.beta,
         sieve_eps=recipe.sieve_eps,
-        summary=summarize_model(scores.saved_model_scores, verdicts.corrupted, verdicts.corruption_probability),
+        summary=summarize_ranked_model(own_scores, verdicts)
+        if ranked
+        else summarize_model(own_scores, verdicts.corrupted, verdicts.corruption_probability),
+        rank_model=verdicts.rank_model,
     )
     save_model(folder, weights, card)
 

@@ -11,7 +11,7 @@ from noisesieve import __version__
 from noisesieve.commands._identity import digest_of_decisions
 from noisesieve.commands._open_run import rewrite_run
 from noisesieve.commands.review import PageRequest, write_review
-from noisesieve.commands.scan_settings import ScanSettings
+from noisesieve.commands.scan_settings import NOTHING_TOGETHER, ScanSettings
 from noisesieve.core.errors import OutputError
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
@@ -29,6 +29,8 @@ from noisesieve.report.waivers import find_waived, with_waivers
 def open_run(index: Index, settings: ScanSettings, session: Session) -> Iterator[RunFolder]:
     """Lock the run folder, and finish or remove what a killed process left there."""
     require_column(index, settings.group_by)
+    if settings.keep_together != NOTHING_TOGETHER:
+        require_column(index, settings.keep_together, "--keep-together")
     folder = output_folder(settings.output, index, session)
     if settings.decisions and settings.output is None:
         folder = next_folder(folder, digest_of_decisions(settings))

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from noisesieve import __version__
 from noisesieve.commands._dataset import Dataset
 from noisesieve.commands._own_vectors import OwnVectors
-from noisesieve.commands.scan_settings import ScanSettings
+from noisesieve.commands.scan_settings import NOTHING_TOGETHER, ScanSettings
 from noisesieve.core.files import digest
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.describe import describe_loss
@@ -19,10 +20,12 @@ from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.evidence import JudgeEvidence, TrainedScores, TrainingFacts
 from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import Features, compute_features
+from noisesieve.learn.frozen.groups import join, near_identical
 from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.networks.pretrained import weights_file
+from noisesieve.learn.presets import cross_entropy
 from noisesieve.learn.recipes import HeadRecipe, NetworkRecipe, recipe_to_document
 from noisesieve.learn.training_data import TrainingData, TrainingTask
 from noisesieve.learn.warmup import held_out_rows
@@ -51,7 +54,7 @@ def train(
 ) -> Trained:
     """Train as the dataset's recipe says: a network, heads on frozen features, or heads on the user's embeddings."""
     if dataset.vectors is not None:
-        return _train_on_vectors(dataset, dataset.vectors, session)
+        return _train_on_vectors(dataset, dataset.vectors, settings, session)
     if dataset.recipe.frozen:
         return _train_heads(dataset, settings, run, session)
     decoder.rest()  # a network may be trained for hours
@@ -65,14 +68,16 @@ def train(
     return _compare_with_heads(trained, dataset.compared_heads, settings, run, decoder, session)
 
 
-def _train_on_vectors(dataset: Dataset, vectors: OwnVectors, session: TrainingSession) -> Trained:
+def _train_on_vectors(
+    dataset: Dataset, vectors: OwnVectors, settings: ScanSettings, session: TrainingSession
+) -> Trained:
     """Train heads on the user's embeddings; predictions are scores already."""
     if vectors.kind == "predictions":
         return _own_predictions(dataset, vectors, session)
     _, contents = np.unique(np.array(dataset.decoded.file_facts.sha256), return_inverse=True)
     values: Any = np.asarray(vectors.values, dtype=np.float32)[:, None, :]  # one view; read as float32 anyway
     features = Features.in_memory({vectors.kind: values}, torch.from_numpy(contents.astype(np.int64)))
-    return train_heads(dataset, features, session)
+    return train_heads(dataset, features, settings, session)
 
 
 def _own_predictions(dataset: Dataset, vectors: OwnVectors, session: TrainingSession) -> Trained:
@@ -82,7 +87,7 @@ def _own_predictions(dataset: Dataset, vectors: OwnVectors, session: TrainingSes
     eps, noise_model = recipe.sieve_eps, None
     if recipe.adaptive_eps:
         given = torch.from_numpy(dataset.given_codes)
-        eps, noise_model = choose_floor(torch.from_numpy(probs), given, beta=0.0)
+        eps, noise_model = choose_floor(torch.from_numpy(probs), given)
     counted = np.bincount(dataset.given_codes, minlength=len(vectors.classes)) / rows
     facts = TrainingFacts(
         warmup_epochs=0,
@@ -92,6 +97,8 @@ def _own_predictions(dataset: Dataset, vectors: OwnVectors, session: TrainingSes
         held_out=rows,
         held_out_agreement=[],
         loop_eps=recipe.loop_eps,
+        temperature=None if noise_model is None else noise_model.temperature,
+        strength=None if noise_model is None else noise_model.strength,
     )
     scores = TrainedScores(
         probs, None, counted, 0.0, facts=facts, out_of_fold=True, sieve_eps=eps, noise_model=noise_model
@@ -132,24 +139,62 @@ def _train_heads(dataset: Dataset, settings: ScanSettings, run: RunFolder, sessi
     )
     if features.reused:
         session.note("The features were in the cache.")
-    return train_heads(dataset, features, session)
+    return train_heads(dataset, features, settings, session)
 
 
-def train_heads(dataset: Dataset, features: Features, session: TrainingSession) -> Trained:
+def train_heads(dataset: Dataset, features: Features, settings: ScanSettings, session: TrainingSession) -> Trained:
     """Choose depths and loss, and train linear heads on features. The dataset gets the chosen recipe."""
     recipe = dataset.recipe
     assert isinstance(recipe, HeadRecipe)
     data = HeadData(features, torch.from_numpy(dataset.codes), len(dataset.classes), torch.from_numpy(dataset.trusted))
+    every = Projected.of(data, recipe)
+    data = replace(data, groups=_groups(dataset, data, every, settings, session))
     recipe, depths = choose_depths(data, recipe, session)
-    projected = Projected.of(data, recipe)
+    projected = every if recipe.depths == features.depths else Projected.of(data, recipe)
     recipe, losses = choose_loss(data, projected, recipe, session)
     if losses is not None:
         session.note(describe_loss(recipe, losses))
     head, scores = Heads(data, recipe, session, projected=projected).run()
-    scores = replace(scores, facts=replace(scores.facts, compared_depths=depths, compared_losses=losses))
+    ce_head = None
+    if recipe.beta:  # else they are cross-entropy heads themselves
+        ce_head, ce_scores = Heads(data, cross_entropy(recipe, flip=head.flip), session, projected=projected).run()
+        scores = replace(scores, ce_probs=ce_scores.probs.astype(np.float32))
+    sizes = torch.bincount(data.together)
+    facts = replace(
+        scores.facts,
+        compared_depths=depths,
+        compared_losses=losses,
+        groups=int((sizes > 1).sum()),
+        grouped_rows=int(sizes[sizes > 1].sum()),
+    )
     recipe = replace(recipe, sieve_eps=scores.sieve_eps or recipe.sieve_eps)
-    weights = TrainedWeights.of_head(head, features.statistics, session.device)
-    return Trained(replace(dataset, recipe=recipe), weights, scores)
+    weights = TrainedWeights.of_head(head, features.statistics, session.device, ce_head)
+    return Trained(replace(dataset, recipe=recipe), weights, replace(scores, facts=facts))
+
+
+def _groups(
+    dataset: Dataset, data: HeadData, projected: Projected, settings: ScanSettings, session: TrainingSession
+) -> Tensor:
+    """Return (N,) which rows stay in one fold: near-identical images, and those with the same --keep-together value."""
+    wanted, groups = settings.keep_together, data.features.contents
+    if wanted != NOTHING_TOGETHER and dataset.vectors is None:  # how alike vectors of any kind may be is not known
+        groups = near_identical(projected.points, groups)
+        alike = int((torch.bincount(groups)[groups] > 1).sum())
+        if alike:
+            session.note(f"{alike:,} images are near-identical to another one: they stay in one fold.")
+    if dataset.groups is not None:
+        values = torch.from_numpy(dataset.groups)
+        order = values.argsort(stable=True)
+        same = values[order][1:] == values[order][:-1]
+        groups = join(groups, order[:-1][same], order[1:][same])
+        session.note(f"--keep-together {wanted}: {int(groups.max()) + 1:,} groups of rows, each in one fold.")
+    pairs = torch.stack((data.labels, groups), dim=1).unique(dim=0)
+    counts = torch.bincount(pairs[:, 0], minlength=data.classes).tolist()
+    few = [name for name, count in zip(dataset.classes, counts, strict=True) if count == 1]
+    if few and dataset.groups is not None:
+        named = ", ".join(f"'{name}'" for name in few[:5]) + (" …" if len(few) > 5 else "")
+        session.warn(f"Classes with one group only, scored by heads that were trained on their rows: {named}.")
+    return groups
 
 
 def _compare_with_heads(

@@ -40,7 +40,8 @@ from noisesieve.gate.result import GateResult
 from noisesieve.gate.sarif import MOST
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import choose_device, require_device
-from noisesieve.learn.score import predict
+from noisesieve.learn.recipes import NetworkRecipe
+from noisesieve.learn.score import predict, split_softmax
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.build_table import ReportInputs, build_table, class_codes, require_column
 from noisesieve.report.model_card import SavedModel, load_model, load_vector_model
@@ -49,7 +50,7 @@ from noisesieve.report.run import fingerprint
 from noisesieve.report.summarize import unreadable_rows
 from noisesieve.report.summary import UnreadableRow
 from noisesieve.report.waivers import find_waived
-from noisesieve.sieve.calibrate import apply_calibration
+from noisesieve.sieve.calibrate import apply_calibration, log_probability
 from noisesieve.sieve.decide import decide
 from noisesieve.sources.containers import read_index
 from noisesieve.sources.rewrite_table import REWRITERS
@@ -120,7 +121,9 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
     waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
     session.warn_all(broken)
     codes = class_codes([index.labels[row] for row in rows.tolist()], model.classes)
-    scores = Scores(probs, None, np.array(model.prior), model.beta)
+    if model.rank_model is None and not isinstance(scanned.summary.training.recipe, NetworkRecipe):
+        session.note("The model was saved by an earlier version: rows are ranked by the given label's probability.")
+    scores = _scores(probs, model)
     inputs = ReportInputs(
         index=index,
         file_facts=file_facts,
@@ -183,7 +186,8 @@ def _score(
 
         device = next(model.network.parameters()).device
         loader = BatchLoader(decoded.pixels, device, statistics=model.statistics)
-        probs = predict(model.network, loader, torch.from_numpy(chosen), flip=model.flip, done=done)
+        rows = torch.from_numpy(chosen)
+        probs = predict(model.network, loader, rows, flip=model.flip, heads=model.heads, done=done)
         session.finish()
     return decoded.file_facts, decoded.rows[chosen], probs.numpy()
 
@@ -213,7 +217,7 @@ def _score_vectors(
         )
     rows = np.flatnonzero(known).astype(np.int64)
     with torch.inference_mode():
-        probs = model.network(torch.from_numpy(np.asarray(own.values[rows]))).double().softmax(dim=1)
+        probs = split_softmax(model.network(torch.from_numpy(np.asarray(own.values[rows]))).double(), model.heads)
     return own.file_facts(), rows, probs.numpy()
 
 
@@ -236,9 +240,25 @@ def _record(settings: CheckSettings, model: SavedModel, inputs: ReportInputs) ->
     return Report(table, facts, settings.output or Path("batch"))
 
 
+def _scores(probs: Floats, model: SavedModel) -> Scores:
+    """Return the probabilities of the heads that decide, with those of the heads that help to rank, if there are."""
+    classes = len(model.classes)
+    ce_probs = probs[:, classes:].astype(np.float32) if model.heads > 1 else None
+    return Scores(
+        np.ascontiguousarray(probs[:, :classes]),
+        None,
+        np.array(model.prior),
+        model.beta,
+        out_of_fold=model.rank_model is not None,
+        ce_probs=ce_probs,
+        rank_model=model.rank_model,
+    )
+
+
 def _decide(scores: Scores, codes: Ints, model: SavedModel) -> Verdicts:
     """Apply the closed form. P(wrong) comes from the scan's calibration, since a batch may have only one row."""
     verdicts = decide(scores, codes, eps=model.sieve_eps, trusted=np.zeros(len(codes), dtype=np.bool_))
     given = torch.from_numpy(verdicts.label_probability)
-    wrong = 1 - given if model.calibration is None else apply_calibration(model.calibration, given)
+    trust = log_probability(given) if verdicts.suspicion is None else -torch.from_numpy(verdicts.suspicion)
+    wrong = 1 - given if model.calibration is None else apply_calibration(model.calibration, trust)
     return replace(verdicts, corruption_probability=wrong.numpy())

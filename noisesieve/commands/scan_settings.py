@@ -9,12 +9,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from noisesieve.core.files import Document
-from noisesieve.core.options import DATA, OUTPUT, Settings, build_settings, option, parse_names
+from noisesieve.core.options import DATA, OUTPUT, TRAINING, Settings, build_settings, option, parse_names
 from noisesieve.decisions.decision_settings import decisions_option
 from noisesieve.learn.training_settings import TrainingOptions, device_option
 from noisesieve.pixels.pixel_settings import PixelSettings
 from noisesieve.report.report_settings import group_by_option, min_probability_option, waivers_option
 from noisesieve.sources.source_settings import SourceSettings, embeddings_option
+
+METHOD = 2  # raised whenever the same data and settings give another report: a run of another method is another run
+NOTHING_TOGETHER = "none"  # of --keep-together: not even near-identical images
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,12 @@ class ScanSettings(Settings):
     force: bool = option(False, "Replace another run in the same folder.", OUTPUT)
     min_probability: float = min_probability_option()
     group_by: str | None = group_by_option(OUTPUT)
+    keep_together: str | None = option(
+        None,
+        "Column whose equal values (patient, video, product) stay in one fold; none: not even near-identical images.",
+        TRAINING,
+        metavar="COLUMN",
+    )
     decisions: tuple[Path, ...] = decisions_option("Learn from people's decisions")
     waivers: Path = waivers_option()
     training: TrainingOptions = field(default_factory=TrainingOptions)
@@ -57,10 +66,12 @@ class ScanSettings(Settings):
             # A file without its folder; the recipe has its hash.
             options["weights"] = weights if weights.startswith("timm/") else Path(weights).name
         return {
+            "method": METHOD,
             "source": self.source.identity(),
             "max_pixels": self.pixels.max_pixels,
             "training": options,
             "probabilities": self.probabilities,
+            "keep_together": self.keep_together,
         }
 
 

@@ -123,7 +123,16 @@ class NoiseModel:
     """How given labels come about: the true class is distributed as f with a temperature, the label by a transition."""
 
     temperature: float
+    strength: float  # of the prior of the transition
     transition: Floats  # (K, K): P(given | true)
+
+
+@dataclass(frozen=True)
+class RankModel:
+    """What ranks rows that were scored out of fold."""
+
+    noise_model: NoiseModel  # of the probabilities that decide
+    combined: NoiseModel  # of their geometric mean with those of cross-entropy heads; the same without such heads
 
 
 @dataclass(frozen=True)
@@ -143,6 +152,8 @@ class Scores:
     out_of_fold: bool = False  # True: every row was scored by heads that were not trained on it
     sieve_eps: float | None = None  # the floor of the verdict, if it was chosen from these scores
     noise_model: NoiseModel | None = None  # what was fitted to choose it
+    ce_probs: npt.NDArray[np.float32] | None = None  # (N, K) of cross-entropy heads, for the rank alone
+    rank_model: RankModel | None = None  # what ranks; None: fitted to these scores, if they are out of fold
     margin_history: npt.NDArray[np.float32] | None = None  # (E, N) margins of the last E scoring passes
 
 
@@ -161,4 +172,6 @@ class Verdicts:
     label_probability: Floats
     corruption_probability: Floats
     undecided: int  # rows whose margin is zero within rounding
+    suspicion: Floats | None = None  # what the rank orders by, the largest first; None: label_probability
+    rank_model: RankModel | None = None
     recalibration: Recalibration | None = None  # how decisions corrected the probabilities

@@ -82,6 +82,10 @@ class TrainingFacts:
     held_out_agreement: list[float]  # mean probability of their given labels, at each evaluation
     loop_eps: float
     heads: int | None = None  # None: a network was trained
+    groups: int | None = None  # groups of two or more rows that stay in one fold; None: a network was trained
+    grouped_rows: int | None = None  # rows in such groups
+    temperature: float | None = None  # of the noise model; None: a network was trained
+    strength: float | None = None  # of the prior of its transition
     compared_depths: list[DepthEvidence] | None = None  # what the depths of the features were chosen from
     compared_losses: list[LossEvidence] | None = None  # what beta, prior and weight decay were chosen from
     held_out_accuracy: float | None = None  # of a network on the held-out rows' given labels, after the warm-up

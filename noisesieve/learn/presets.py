@@ -13,6 +13,7 @@ CPU_LARGEST = 32  # resnet8's receptive field is 25 pixels: larger images cost m
 GPU_LARGEST = 128
 PRETRAINED_SIZES = (160, 224)  # smallest and largest image size for pretrained networks
 HEAD_STEPS, HEAD_EPOCHS = 480, 10  # training steps and epochs of heads, at least
+CE_DECAY = 0.3  # weight decay of the cross-entropy heads that only rank
 MANY_CLASSES = 100  # with more classes heads use one partition instead of two, to save time
 PAPER_BETA = 2.0
 WATCH_STEPS = 30  # training steps between two evaluations of the held-out rows, at least
@@ -89,6 +90,12 @@ def frozen(rows: int, classes: int) -> HeadRecipe:
         adaptive_loop_eps=True,
         adaptive_eps=True,
     )
+
+
+def cross_entropy(recipe: HeadRecipe, *, flip: bool) -> HeadRecipe:
+    """Return the recipe of the heads beside those of `recipe` that only help to rank: cross-entropy, and no sieve."""
+    plain = replace(recipe, beta=0.0, prior="counted", weight_decay=CE_DECAY, sieve_start=recipe.epochs + 1, flip=flip)
+    return replace(plain, adaptive_beta=False, adaptive_loop_eps=False, adaptive_eps=False)
 
 
 def cifar(rows: int, natural: int, device: str) -> NetworkRecipe:

@@ -74,9 +74,12 @@ def predict(
     rows: Tensor | None = None,
     *,
     flip: bool,
+    heads: int = 1,
     done: Callable[[int], None] = lambda count: None,
 ) -> Tensor:
     """Return the class probabilities (N, K) of some rows, or of all; `flip`: averaged over both views.
+
+    With several `heads` in the last layer: (N, heads * K), those of one head beside those of the next.
 
     `done` is called with the size of each finished batch.
     """
@@ -87,18 +90,24 @@ def predict(
     with torch.inference_mode():
         for images in loader.batches(batches):
             plain = loader.normalize(images)
-            parts.append(mean_probabilities(network, [plain, plain.flip(3)] if flip else [plain], precision))
+            parts.append(mean_probabilities(network, [plain, plain.flip(3)] if flip else [plain], precision, heads))
             done(len(images))
     return torch.cat(parts).clone() if parts else torch.zeros((0, network.fc.out_features), dtype=torch.float64)
 
 
-def mean_probabilities(network: nn.Module, views: list[Tensor], precision: Precision) -> Tensor:
-    """Return the class probabilities (B, K) in float64, averaged over the views of a batch."""
+def mean_probabilities(network: nn.Module, views: list[Tensor], precision: Precision, heads: int = 1) -> Tensor:
+    """Return the class probabilities (B, heads * K) in float64, averaged over the views of a batch."""
     total: Tensor | None = None
     for view in views:
         with precision.autocast():
             logits = network(view)
-        probs = logits.cpu().double().softmax(dim=1)
+        probs = split_softmax(logits.cpu().double(), heads)
         total = probs if total is None else total + probs
     assert total is not None
     return total / len(views)
+
+
+def split_softmax(logits: Tensor, heads: int) -> Tensor:
+    """Return the softmax (B, heads * K) of each head's own logits (B, heads * K)."""
+    probs: Tensor = logits.unflatten(1, (heads, -1)).softmax(dim=2).flatten(1)
+    return probs

@@ -189,12 +189,26 @@ def class_codes(labels: Sequence[str], classes: Sequence[str]) -> Ints:
     return np.array([number[label] for label in labels], dtype=np.int64)
 
 
-def require_column(index: Index, column: str | None) -> None:
-    """Refuse an unknown --group-by column before anything is decoded."""
+def require_column(index: Index, column: str | None, option: str = "--group-by") -> None:
+    """Refuse an unknown column of an option before anything is decoded."""
     own = [] if index.carried is None else index.carried.column_names
     ours = {*COLUMNS, *(["split"] if index.splits is not None else [])}
     known = {*ours, *own, *(carried_name(name, ours) for name in own)}
     if column in own and index.carried is not None and pa.types.is_nested(index.carried[column].type):
-        raise UsageError(f"--group-by {column}: its cells are lists or objects.", "Choose another column.")
+        raise UsageError(f"{option} {column}: its cells are lists or objects.", "Choose another column.")
     if column is not None and column not in known:
-        raise UsageError(f"--group-by {column}: no such column.", f"Choose one of: {', '.join(own) or 'none'}.")
+        raise UsageError(f"{option} {column}: no such column.", f"Choose one of: {', '.join(own) or 'none'}.")
+
+
+def column_codes(index: Index, column: str) -> Ints:
+    """Return the number of each row's value in a column of the user's. Every empty cell is a value of its own."""
+    own = [] if index.carried is None else index.carried.column_names
+    if column not in own or index.carried is None:
+        raise UsageError(f"--keep-together {column}: no such column.", f"Choose one of: {', '.join(own) or 'none'}.")
+    coded = index.carried[column].combine_chunks()
+    if not pa.types.is_dictionary(coded.type):
+        coded = coded.dictionary_encode()
+    codes: Ints = coded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    empty = codes < 0
+    codes[empty] = len(coded.dictionary) + np.arange(int(empty.sum()))
+    return codes

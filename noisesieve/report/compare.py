@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from noisesieve.core.text import natural_key
 from noisesieve.report.report import Report
+from noisesieve.report.run import method_of
 
 KINDS = ("new", "fixed", "decided", "cleared", "waived", "gone", "persistent")
 
@@ -36,6 +37,7 @@ class ComparedRun:
     run: str
     examples: int
     suspects: int
+    method: int  # that decided; runs of different methods differ without any change of the data
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,8 @@ def compare(before: Report, after: Report) -> RunComparison:
             if then is None or not then.suspect:
                 suspects["new"].append(_entry(then, row))
     return RunComparison(
-        before=ComparedRun(_path(before), len(old), sum(row.suspect for row in old)),
-        after=ComparedRun(_path(after), len(new), sum(row.suspect for row in new)),
+        before=ComparedRun(_path(before), len(old), sum(row.suspect for row in old), method_of(before.facts.settings)),
+        after=ComparedRun(_path(after), len(new), sum(row.suspect for row in new), method_of(after.facts.settings)),
         matched=len(new_row_of),
         relabelled=sum(old[a].label != new[b].label for a, b in new_row_of.items()),
         counts={kind: len(rows) for kind, rows in suspects.items()},

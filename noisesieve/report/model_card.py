@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from torch import Tensor
 from noisesieve import __version__
 from noisesieve.core.documents import from_json
 from noisesieve.core.errors import InputError, NoisesieveError, StateError, UsageError
-from noisesieve.core.files import atomic_write, sha256_of, sha256_of_weights, write_json
+from noisesieve.core.files import Document, atomic_write, sha256_of, sha256_of_weights, write_json
+from noisesieve.core.records import NoiseModel, RankModel
 from noisesieve.core.untrusted import read_json
 from noisesieve.learn.frozen.head_data import Head
 from noisesieve.learn.model_summary import ModelSummary
@@ -28,9 +29,13 @@ from noisesieve.learn.recipes import LAST, NetworkChoice
 from noisesieve.learn.state import TrainingState
 from noisesieve.report.run import RunFolder, verify_written
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: what ranks; version 1 is read
+HIGHEST_TEMPERATURE = 100.0  # of a noise model; far above any that is tried
 NARROWEST = 64  # features of a network, at the least
 LARGEST = 1024  # side of the images, as --image-size allows
+CE_WEIGHT, CE_BIAS = "ce.weight", "ce.bias"  # of the cross-entropy heads, beside those of `fc`
+OWN, COMBINED = "noise_model.transition", "combined.transition"  # (K, K) of the noise models
+EXTRA = (CE_WEIGHT, CE_BIAS, OWN, COMBINED)  # tensors that are no weights of the network
 EMBEDDINGS = "embeddings"  # stands for the backbone of heads on the user's own embeddings
 
 
@@ -50,9 +55,14 @@ class TrainedWeights:
         return cls(tensors, (state.mean, state.std), bool(state.flip), str(state.precision.device))
 
     @classmethod
-    def of_head(cls, head: Head, statistics: Statistics, device: torch.device) -> TrainedWeights:
-        """Return a head alone: model.json names its backbone, whose weights are not saved."""
-        return cls({"fc.weight": head.weight, "fc.bias": head.bias}, statistics, head.flip, str(device))
+    def of_head(
+        cls, head: Head, statistics: Statistics, device: torch.device, ce_head: Head | None = None
+    ) -> TrainedWeights:
+        """Return a head, and one that helps to rank. model.json names their backbone, whose weights are not saved."""
+        tensors = {"fc.weight": head.weight, "fc.bias": head.bias}
+        if ce_head is not None:
+            tensors |= {CE_WEIGHT: ce_head.weight, CE_BIAS: ce_head.bias}
+        return cls(tensors, statistics, head.flip, str(device))
 
 
 @dataclass(frozen=True)
@@ -66,13 +76,19 @@ class ModelCard:
     beta: float
     sieve_eps: float
     summary: ModelSummary
+    rank_model: RankModel | None = None  # what ranks; None: the probability of the given label
 
 
 def save_model(folder: Path, weights: TrainedWeights, card: ModelCard) -> None:
     """Write model.safetensors and model.json into a run folder."""
-    network, summary = card.network, card.summary
+    network, summary, ranking = card.network, card.summary, card.rank_model
+    tensors, models = dict(weights.tensors), None
+    if ranking is not None:
+        own, combined = ranking.noise_model, ranking.combined
+        tensors |= {OWN: torch.from_numpy(own.transition), COMBINED: torch.from_numpy(combined.transition)}
+        models = {name: _priors(model) for name, model in (("noise_model", own), ("combined", combined))}
     with atomic_write(folder / "model.safetensors") as file:
-        file.write(save(weights.tensors))
+        file.write(save({name: value.contiguous() for name, value in tensors.items()}))
     document = {
         "schema_version": SCHEMA_VERSION,
         "version": __version__,
@@ -88,10 +104,15 @@ def save_model(folder: Path, weights: TrainedWeights, card: ModelCard) -> None:
         "beta": card.beta,
         "sieve_eps": card.sieve_eps,
         "base_rate": {"flagged": summary.flagged, "of": summary.of},
-        "calibration": {"log_probability": summary.log_probability, "chance": summary.corruption_probability},
+        "rank_model": models,
+        "calibration": {"log_probability": summary.trust, "chance": summary.corruption_probability},
         "sha256": sha256_of(folder / "model.safetensors"),
     }
     write_json(folder / "model.json", document)
+
+
+def _priors(model: NoiseModel) -> Document:
+    return {"temperature": model.temperature, "strength": model.strength}
 
 
 @dataclass(frozen=True)
@@ -107,8 +128,10 @@ class SavedModel:
     beta: float
     sieve_eps: float
     base_rate: dict[str, int] | None  # None for an older run, as is `calibration`
-    calibration: tuple[list[float], list[float]] | None
+    calibration: tuple[list[float], list[float]] | None  # over ln f[y]; with a rank model over the negative suspicion
     sha256: str
+    rank_model: RankModel | None = None
+    heads: int = 1  # linear classifiers in `network.fc`: two where cross-entropy heads help to rank
 
 
 @dataclass(frozen=True)
@@ -121,6 +144,18 @@ class _FrozenWeights:
 class _Curve:
     log_probability: list[float]
     chance: list[float]
+
+
+@dataclass(frozen=True)
+class _Priors:
+    temperature: float
+    strength: float
+
+
+@dataclass(frozen=True)
+class _RankModel:
+    noise_model: _Priors
+    combined: _Priors
 
 
 @dataclass(frozen=True)
@@ -142,6 +177,7 @@ class _Card:
     frozen: _FrozenWeights | None = None
     base_rate: dict[str, int] | None = None
     calibration: _Curve | None = None
+    rank_model: _RankModel | None = None  # schema version 1 has none
 
     def require_bounds(self) -> None:
         """Raise ValueError for values that no scan writes."""
@@ -156,9 +192,12 @@ class _Card:
         curve = self.calibration
         if curve is not None and (not curve.chance or len(curve.chance) != len(curve.log_probability)):
             raise ValueError("the calibration has no curve")
+        for model in (self.rank_model.noise_model, self.rank_model.combined) if self.rank_model is not None else ():
+            if not 0 < model.temperature <= HIGHEST_TEMPERATURE:
+                raise ValueError(f"a temperature is {model.temperature}")
 
-    def to_model(self, network: torch.nn.Module) -> SavedModel:
-        """Return the model with its loaded network."""
+    def to_model(self, network: torch.nn.Module, tensors: dict[str, Tensor]) -> SavedModel:
+        """Return the model with its loaded network. `tensors` are those of its file."""
         curve = self.calibration
         return SavedModel(
             network=network,
@@ -172,7 +211,20 @@ class _Card:
             base_rate=self.base_rate,
             calibration=None if curve is None else (curve.log_probability, curve.chance),
             sha256=self.sha256,
+            rank_model=self._rank_model(tensors),
+            heads=2 if CE_WEIGHT in tensors else 1,
         )
+
+    def _rank_model(self, tensors: dict[str, Tensor]) -> RankModel | None:
+        if self.rank_model is None:
+            return None
+        models = []
+        for name, priors in ((OWN, self.rank_model.noise_model), (COMBINED, self.rank_model.combined)):
+            transition = tensors[name].double()
+            if transition.shape != (len(self.classes),) * 2 or not bool(((transition >= 0) & (transition <= 1)).all()):
+                raise ValueError(f"{name} is no transition between the classes")
+            models.append(NoiseModel(priors.temperature, priors.strength, transition.numpy()))
+        return RankModel(*models)
 
 
 def load_vector_model(folder: Path) -> SavedModel:
@@ -182,11 +234,21 @@ def load_vector_model(folder: Path) -> SavedModel:
         raise StateError(f"{folder}: its model scores images, not embeddings.", "Leave --embeddings out.")
     with _fitting(folder):
         tensors = load_file(weights)
-        layer = torch.nn.Linear(*reversed(tensors["fc.weight"].shape))
-        layer.load_state_dict({"weight": tensors["fc.weight"], "bias": tensors["fc.bias"]})
-        if layer.out_features != len(card.classes):
-            raise ValueError(f"{layer.out_features} classes, not {len(card.classes)}")
-    return card.to_model(layer.eval())
+        if tensors["fc.weight"].shape[0] != len(card.classes):
+            raise ValueError(f"{tensors['fc.weight'].shape[0]} classes, not {len(card.classes)}")
+        return card.to_model(_classifier(tensors).eval(), tensors)
+
+
+def _classifier(tensors: dict[str, Tensor]) -> torch.nn.Linear:
+    """Return the linear classifier, with the outputs of the cross-entropy heads behind those that decide."""
+    weight, bias = tensors["fc.weight"], tensors["fc.bias"]
+    if CE_WEIGHT in tensors:
+        if tensors[CE_WEIGHT].shape != weight.shape or tensors[CE_BIAS].shape != bias.shape:
+            raise ValueError("the cross-entropy heads have another shape than those that decide")
+        weight, bias = torch.cat((weight, tensors[CE_WEIGHT])), torch.cat((bias, tensors[CE_BIAS]))
+    layer = torch.nn.Linear(weight.shape[1], weight.shape[0])
+    layer.load_state_dict({"weight": weight, "bias": bias})
+    return layer
 
 
 def load_model(folder: Path, device: torch.device, *, backbone: str | None = None) -> SavedModel:
@@ -207,11 +269,14 @@ def load_model(folder: Path, device: torch.device, *, backbone: str | None = Non
         network = build(
             card.backbone, classes=len(card.classes), image_size=card.image_size, seed=0, depths=card.depths
         )
-        network.load_state_dict(with_timm_names(load_file(weights)), strict=file is None)
+        tensors = load_file(weights)
+        own = {name: value for name, value in tensors.items() if name not in EXTRA}
+        network.load_state_dict(with_timm_names(own), strict=file is None)
+        network.fc = _classifier(tensors)
+        model = card.to_model(network, tensors)
     if file is not None:
         load_backbone(network, file)
-    network = network.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-    return card.to_model(network)
+    return replace(model, network=network.to(device, memory_format=torch.channels_last).eval())  # type: ignore[call-overload]
 
 
 @contextlib.contextmanager

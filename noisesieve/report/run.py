@@ -57,6 +57,11 @@ def fingerprint(index: Index, file_facts: FileFacts) -> str:
     return hasher.hexdigest()
 
 
+def method_of(identity: Identity) -> int:
+    """Return the number of the method that a run was decided by. Runs without one are of the first."""
+    return int(identity.get("method", 1))
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """run.json."""
@@ -142,6 +147,13 @@ class RunFolder:
         if known is None:
             self._refuse_other_files()
             return "fresh"
+        if method_of(known.identity) != method_of(identity):
+            state = "a finished" if known.complete else "an unfinished"
+            raise StateError(
+                f"{self.folder}: contains {state} run of method {method_of(known.identity)}, by noisesieve "
+                f"{known.version}. This noisesieve decides by method {method_of(identity)}: its verdicts differ.",
+                "The run is kept, and other commands read it. Choose another folder with -o, or pass --force.",
+            )
         reasons = differences(self.folder, known.identity, identity, index, file_facts)
         raise StateError(
             f"{self.folder}: contains a run with {reasons}.",

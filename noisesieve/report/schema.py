@@ -31,7 +31,11 @@ _COLUMNS: dict[str, tuple[pa.DataType, str]] = {
         _WORD,
         "the verdict with the paper's floor, eps = 1e-8, on the same averaged and combined probabilities",
     ),
-    "rank": (pa.int64(), "1 = most suspicious: label_probability ascending, ties by margin, then by row"),
+    "rank": (
+        pa.int64(),
+        "1 = most suspicious, by CR heads, cross-entropy heads and the noise model; on the trained path by "
+        "label_probability ascending; ties by label_probability, margin, row",
+    ),
     "predicted_label": (pa.string(), "the most probable class"),
     "predicted_probability": (pa.float32(), "its probability"),
     "label_probability": (pa.float32(), "probability of the given label"),

@@ -7,8 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from noisesieve.core.records import NoiseModel
-from noisesieve.sieve.formulas import LOG_FLOOR, PAPER_EPS
+from noisesieve.sieve.formulas import PAPER_EPS
 
 AGREE_BELOW, DISAGREE_ABOVE = 0.1, 0.2  # disagreement up to which loop_eps is kept, and from which it is the paper's
 FEWEST = 20  # with fewer suspects or fewer clean rows no mixture is fitted
@@ -19,11 +18,6 @@ FALSE_ALARMS = 0.9  # share of right labels that are flagged, by the square of t
 FALL = 0.75  # exponent of the decrease of P(wrong) along the ranking of suspects
 KNOTS = 16  # of the calibration curve, on either side of the verdict
 LARGEST_LOGIT = 16.0  # log-odds are clamped to this absolute value
-TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # higher ones would explain wrong labels by uncertain predictions
-FIT_VALUES = 2_000_000  # number of probabilities that a transition is fitted to, at most
-FIT_ROUNDS = 20
-MANY_CLASSES = 500  # with more classes, one rate of right labels is fitted for all
-BLOCK = 4096
 
 
 def corruption_probability(label_probs: Tensor, corrupted: Tensor, order: Tensor, *, precision: float) -> Tensor:
@@ -51,94 +45,44 @@ def _falling(precision: float, steps: Tensor) -> Tensor:
     return 1 - (1 + FALL) * (1 - precision) * steps
 
 
-def temperatures(classes: int, beta: float) -> tuple[float, ...]:
-    """Return the temperatures that are tried.
+def never_rising(values: Tensor, order: Tensor) -> Tensor:
+    """Return values that never rise along `order`, as near to `values` as possible; their sum stays the same."""
+    from scipy.optimize import isotonic_regression
 
-    Heads that were trained with cross-entropy on noisy labels are never surer than they should be: their probabilities
-    are only sharpened. CR makes heads surer, most of all where there is one other class.
+    result = torch.empty_like(values)
+    result[order] = torch.from_numpy(isotonic_regression(values[order].numpy(), increasing=False).x.copy())
+    return result.clamp(0.0, 1.0)
+
+
+def fit_calibration(trust: Tensor, probabilities: Tensor, corrupted: Tensor) -> tuple[list[float], list[float]]:
+    """Return P(label wrong) as a piecewise linear curve, for rows that are scored later.
+
+    `trust` (N,) is what the rank orders by, the most suspicious row first: ln f[y], or the negative suspicion. The
+    result is the knots of the curve, from left to right: the values of `trust`, and P(wrong), which never rises.
     """
-    if beta == 0:
-        return tuple(value for value in TEMPERATURES if value <= 1)
-    return (*TEMPERATURES, 5.6) if classes == 2 else TEMPERATURES
-
-
-def fit_noise_model(probs: Tensor, labels: Tensor, *, beta: float) -> NoiseModel:
-    """Return temperature and transition, P(given | true), under which the given labels are most likely.
-
-    This needs out-of-fold probabilities, and no known right labels. `beta` is that of the training.
-    """
-    part = slice(None, None, -(-probs.numel() // FIT_VALUES))
-    sample, sample_labels = probs[part], labels[part]
-    best_likelihood, best, transition = -math.inf, 1.0, _uniform_transition(0.8, probs.shape[1])
-    for temperature in temperatures(probs.shape[1], beta):
-        likelihood, fitted = _fit_transition(sample, sample_labels, temperature)
-        if likelihood > best_likelihood:
-            best_likelihood, best, transition = likelihood, temperature, fitted
-    return NoiseModel(best, transition.numpy())
-
-
-def by_transition(probs: Tensor, labels: Tensor, order: Tensor, model: NoiseModel) -> Tensor:
-    """Return P(label wrong), (N,), for out-of-fold probabilities, by Bayes' rule. It never rises along `order`."""
-    wrong, transition = [], torch.from_numpy(model.transition)
-    for block, given in zip(probs.split(BLOCK), labels.split(BLOCK), strict=True):
-        true = _with_temperature(block, model.temperature)  # (B, K): P(true class | image)
-        right = true.gather(1, given[:, None]).squeeze(1) * transition[given, given]
-        wrong.append(1 - right / (true * transition[:, given].T).sum(dim=1).clamp(min=1e-300))
-    return _monotone(torch.cat(wrong), order)
-
-
-def _with_temperature(probs: Tensor, temperature: float) -> Tensor:
-    return ((probs + LOG_FLOOR).log() / temperature).softmax(dim=1)
-
-
-def _fit_transition(probs: Tensor, labels: Tensor, temperature: float) -> tuple[float, Tensor]:
-    """Return the mean log-likelihood of the labels and the transition (K, K), by expectation-maximization.
-
-    As a prior, every class gets K further rows with the average rate of right labels, spread uniformly.
-    """
-    true, classes = _with_temperature(probs, temperature), probs.shape[1]
-    transition = _uniform_transition(0.8, classes)
-    for _ in range(FIT_ROUNDS):
-        joint = true * transition[:, labels].T
-        joint = joint / joint.sum(dim=1, keepdim=True).clamp(min=1e-300)
-        counts = torch.zeros_like(transition).index_add_(1, labels, joint.T)
-        right = min(float(counts.diagonal().sum() / len(labels)), 1 - 1 / len(labels))  # at least one wrong label
-        counts = classes * _uniform_transition(right, classes) + (counts if classes <= MANY_CLASSES else 0)
-        transition = counts / counts.sum(dim=1, keepdim=True)
-    likelihood = (true * transition[:, labels].T).sum(dim=1).clamp(min=1e-300)
-    return float(likelihood.log().mean()), transition
-
-
-def _uniform_transition(right: float, classes: int) -> Tensor:
-    """Return a transition that keeps a label with probability `right`, else draws any other class."""
-    return torch.full((classes, classes), (1 - right) / (classes - 1), dtype=torch.float64).fill_diagonal_(right)
-
-
-def fit_calibration(label_probs: Tensor, probabilities: Tensor, corrupted: Tensor) -> tuple[list[float], list[float]]:
-    """Return P(label wrong) as a piecewise linear curve over ln f[y], for rows that are scored later.
-
-    The result is the knots of the curve, from left to right: ln f[y], and P(wrong), which never rises.
-    """
-    logs, knots = label_probs.clamp(min=1e-300).log(), []
+    knots = []
     for group in (corrupted, ~corrupted):
         rows = torch.nonzero(group).flatten()
-        for part in rows[logs[rows].argsort()].tensor_split(KNOTS):
+        for part in rows[trust[rows].argsort()].tensor_split(KNOTS):
             if len(part):
-                knots.append((float(logs[part].mean()), float(probabilities[part].mean())))
+                knots.append((float(trust[part].mean()), float(probabilities[part].mean())))
     knots.sort()
     positions, values = zip(*knots, strict=True)
-    never_rising = torch.tensor(values).cummin(0).values
-    return list(positions), never_rising.tolist()
+    return list(positions), torch.tensor(values).cummin(0).values.tolist()
 
 
-def apply_calibration(knots: tuple[list[float], list[float]], label_probs: Tensor) -> Tensor:
+def apply_calibration(knots: tuple[list[float], list[float]], trust: Tensor) -> Tensor:
     """Return P(label wrong) of rows, (N,), from the curve of `fit_calibration`."""
-    logs = label_probs.clamp(min=1e-300).log()
     positions, values = (torch.tensor(part, dtype=torch.float64) for part in knots)
-    right = torch.searchsorted(positions, logs).clamp(1, len(positions) - 1)
+    right = torch.searchsorted(positions, trust).clamp(1, len(positions) - 1)
     left = right - 1
-    share = ((logs - positions[left]) / (positions[right] - positions[left]).clamp(min=1e-12)).clamp(0.0, 1.0)
+    share = ((trust - positions[left]) / (positions[right] - positions[left]).clamp(min=1e-12)).clamp(0.0, 1.0)
     return values[left] + share * (values[right] - values[left])
+
+
+def log_probability(label_probs: Tensor) -> Tensor:
+    """Return ln f[y], finite for a probability of zero."""
+    return label_probs.clamp(min=1e-300).log()
 
 
 def suspect_disagreement(disagree: Tensor, suspects: Tensor) -> float:

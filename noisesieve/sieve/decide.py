@@ -10,14 +10,15 @@ from torch import Tensor
 
 from noisesieve.core.records import Bools, Ints, NoiseModel, Scores, Verdicts
 from noisesieve.sieve.calibrate import (
-    by_transition,
     corruption_probability,
     expected_precision,
-    fit_noise_model,
+    never_rising,
     precision_from_agreement,
     suspect_disagreement,
 )
 from noisesieve.sieve.formulas import PAPER_EPS, ThresholdTerms, apply_threshold, margin, undecided
+from noisesieve.sieve.noise_model import fit_noise_model, probability_of_wrong
+from noisesieve.sieve.ranking import fit_rank_model, suspicion
 
 BLOCK = 65_536  # rows at a time: the terms of a million rows and a thousand classes would not fit in memory
 
@@ -36,16 +37,16 @@ FLOORS: tuple[float, ...] = tuple(
 FLOOR_VALUES = 2**25  # probabilities that a floor is chosen from, at most
 
 
-def choose_floor(probs: Tensor, labels: Tensor, *, beta: float) -> tuple[float, NoiseModel]:
+def choose_floor(probs: Tensor, labels: Tensor) -> tuple[float, NoiseModel]:
     """Return the floor eps with which about as many rows are flagged as are expected to be wrong.
 
     `probs` (N, K) are out of fold. With two classes every floor gives the same verdict. Also returned is the noise
     model by which they are expected to be wrong.
     """
-    label_probs, model = probs.gather(1, labels[:, None]).squeeze(1), fit_noise_model(probs, labels, beta=beta)
-    expected = float(by_transition(probs, labels, label_probs.argsort(stable=True), model).sum())
+    model = fit_noise_model(probs, labels)
+    share = float(probability_of_wrong(probs, labels, model).mean())
     part = slice(None, None, -(-probs.numel() // FLOOR_VALUES))
-    share, sample, given = expected / len(labels), probs[part], labels[part]
+    sample, given = probs[part], labels[part]
     gaps = [abs(float((margin(sample, given, eps) >= 0).double().mean()) - share) for eps in FLOORS]
     return min(zip(gaps, FLOORS, strict=True), key=lambda pair: pair[0])[1], model
 
@@ -66,14 +67,18 @@ def decide(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdi
     terms = _apply_in_blocks(probs, given, torch.from_numpy(scores.prior), scores.beta, eps)
     paper = torch.cat([margin(p, y, PAPER_EPS) for p, y in zip(probs.split(BLOCK), given.split(BLOCK), strict=True)])
     label_probs = probs.gather(1, given[:, None]).squeeze(1)
-    # Ranked by the probability of the given label, not by the margin, which is largest for undecided predictions.
-    order = np.lexsort((np.arange(len(labels)), -terms.margin.numpy(), label_probs.numpy()))
+    corrupted = terms.corrupted & ~trusted_rows
+    model, doubt = scores.rank_model, -label_probs
+    if scores.out_of_fold:
+        ce_probs = None if scores.ce_probs is None else torch.from_numpy(scores.ce_probs)
+        model = model or fit_rank_model(probs, ce_probs, given, scores.noise_model)
+        doubt = suspicion(probs, ce_probs, given, model)
+    # Not by the margin, which is largest for undecided predictions: that only breaks ties.
+    order = np.lexsort((np.arange(len(labels)), -terms.margin.numpy(), label_probs.numpy(), -doubt.numpy()))
     rank = np.empty(len(labels), dtype=np.int64)
     rank[order] = np.arange(1, len(labels) + 1)
-    corrupted = terms.corrupted & ~trusted_rows
-    if scores.out_of_fold:
-        model = scores.noise_model or fit_noise_model(probs, given, beta=scores.beta)
-        wrong = by_transition(probs, given, torch.from_numpy(order), model)
+    if model is not None:
+        wrong = never_rising(probability_of_wrong(probs, given, model.noise_model), torch.from_numpy(order))
     else:
         precision = _expected_precision(scores, corrupted)
         wrong = corruption_probability(label_probs, corrupted, torch.from_numpy(order), precision=precision)
@@ -89,4 +94,6 @@ def decide(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdi
         label_probability=label_probs.numpy(),
         corruption_probability=wrong.numpy(),
         undecided=undecided(terms.margin),
+        suspicion=None if model is None else doubt.numpy(),
+        rank_model=model,
     )

@@ -21,7 +21,6 @@ from torch.nn.functional import one_hot
 from noisesieve.core.records import Ints
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.evidence import DepthEvidence, LossEvidence
-from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.folds import assign_folds
 from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
@@ -48,7 +47,7 @@ def choose_depths(
     for count in range(len(known), 0, -1):
         for depths in combinations(known, count):
             session.pause()
-            compared.append(measure_depths(part.features, part.labels, data.classes, depths, recipe))
+            compared.append(measure_depths(part, depths, recipe))
     best = max(compared, key=lambda evidence: evidence.score)  # of equal ones the first, which has more depths
     return replace(recipe, depths=tuple(best.depths)), compared
 
@@ -114,18 +113,22 @@ def _compared_rows(count: int) -> Ints:
 def _take(data: HeadData, rows: Ints) -> HeadData:
     """Return some rows."""
     chosen = torch.from_numpy(rows)
-    return replace(data, features=data.features.take(rows), labels=data.labels[chosen], trusted=data.trusted[chosen])
+    return replace(
+        data,
+        features=data.features.take(rows),
+        labels=data.labels[chosen],
+        trusted=data.trusted[chosen],
+        groups=data.together[chosen],
+    )
 
 
-def measure_depths(
-    features: Features, labels: Tensor, classes: int, depths: tuple[str, ...], recipe: HeadRecipe
-) -> DepthEvidence:
+def measure_depths(data: HeadData, depths: tuple[str, ...], recipe: HeadRecipe) -> DepthEvidence:
     """Return how well least squares on some depths agrees with the given labels, out of fold."""
-    projection = Projection.fit(features, depths, classes=classes, seed=recipe.seed)
-    points = projection.project(features, views=1)[:, 0]
-    fold = assign_folds(labels, features.contents, folds=recipe.folds, partitions=1, seed=recipe.seed)[:, 0]
-    predicted = predict_out_of_fold(points, labels, classes, fold)
-    return DepthEvidence(*agreements(predicted.numpy(), labels.numpy()), depths=list(depths))
+    projection = Projection.fit(data.features, depths, classes=data.classes, seed=recipe.seed)
+    points = projection.project(data.features, views=1)[:, 0]
+    fold = assign_folds(data.labels, data.together, folds=recipe.folds, partitions=1, seed=recipe.seed)[:, 0]
+    predicted = predict_out_of_fold(points, data.labels, data.classes, fold)
+    return DepthEvidence(*agreements(predicted.numpy(), data.labels.numpy()), depths=list(depths))
 
 
 def predict_out_of_fold(points: Tensor, labels: Tensor, classes: int, fold: Tensor) -> Tensor:

@@ -38,6 +38,12 @@ class HeadData:
     labels: Tensor  # (N,) int64
     classes: int
     trusted: Tensor  # (N,) bool: never dropped
+    groups: Tensor | None = None  # (N,) rows with equal numbers stay in one fold; None: those with the same image
+
+    @property
+    def together(self) -> Tensor:
+        """(N,) the number of the group that stays in one fold with a row."""
+        return self.features.contents if self.groups is None else self.groups
 
 
 @dataclass(frozen=True)

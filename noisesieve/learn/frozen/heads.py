@@ -1,7 +1,7 @@
 """The training loop with the sieve on frozen features: the scores of a row come from heads not trained on it.
 
 Each of `head_seeds` partitions splits the rows into `folds`. A head is trained on all folds but its own, with its own
-sieve, and scores its own fold; rows of classes with a single image are in the training of every head. With a few
+sieve, and scores its own fold; rows of classes with a single group are in the training of every head. With a few
 thousand images, a head that scored its own training rows would have memorized their labels. All heads are trained at
 once as one matrix product with the classes first, (K, H, B), which makes the softmax over few classes much faster.
 """
@@ -20,7 +20,7 @@ from noisesieve.core.records import NoiseModel
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.evidence import EpochRow, TrainedScores, TrainingFacts
-from noisesieve.learn.frozen.folds import assign_folds, in_single_image_class
+from noisesieve.learn.frozen.folds import assign_folds, in_single_group_class
 from noisesieve.learn.frozen.head_data import Head, HeadData, HeadScores, Projected
 from noisesieve.learn.history import EpochTotals, epoch_row, progress_facts
 from noisesieve.learn.losses import training_loss
@@ -58,13 +58,13 @@ class Heads:
         self.prior = torch.full_like(counted, 1 / classes) if recipe.prior == "uniform" else counted
         self.sieve_eps = recipe.sieve_eps
         self.noise_model: NoiseModel | None = None
-        contents = features.contents
+        groups = data.together
         self.heads = recipe.folds * recipe.head_seeds
         self.held_out_head = assign_folds(
-            labels, contents, folds=recipe.folds, partitions=recipe.head_seeds, seed=recipe.seed
+            labels, groups, folds=recipe.folds, partitions=recipe.head_seeds, seed=recipe.seed
         )
         self.held_out = torch.zeros((self.rows, self.heads), dtype=torch.bool).scatter_(1, self.held_out_head, True)
-        self.held_out[in_single_image_class(labels, contents)] = False  # else some head would have no row of the class
+        self.held_out[in_single_group_class(labels, groups)] = False  # else some head would have no row of the class
         self.keep = ~self.held_out  # (N, H): this head is trained on the row
         self.weight = torch.zeros((classes * self.heads, self.width), device=device)
         self.bias = torch.zeros((classes * self.heads, 1), device=device)
@@ -114,7 +114,7 @@ class Heads:
         assert scored is not None
         probs = total / counted
         if self.recipe.adaptive_eps:
-            self.sieve_eps, self.noise_model = choose_floor(probs, self.labels, beta=self.recipe.beta)
+            self.sieve_eps, self.noise_model = choose_floor(probs, self.labels)
             scored = self.score(sieve=False)  # the saved model is summarized with the chosen floor
         return self.head(), self.scores(probs, scored)
 
@@ -273,6 +273,8 @@ class Heads:
                 held_out_agreement=[],
                 loop_eps=self.recipe.loop_eps,
                 heads=self.heads,
+                temperature=None if self.noise_model is None else self.noise_model.temperature,
+                strength=None if self.noise_model is None else self.noise_model.strength,
             ),
             saved_model_scores=torch.stack((scored.first, (scored.first_margin >= 0).double()), dim=1).numpy(),
             margin_history=torch.stack(self.margin_history).numpy(),

@@ -1,0 +1,61 @@
+"""Rows that belong together stay in one fold: else a neighbour with the same wrong label would vouch for the other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+# Cosine of projected features, averaged over both views, from which two images are near-identical. If a group would
+# have more than LARGEST of all rows, they look alike for another reason, and the next is taken; at last equal bytes.
+ALIKE = (0.9, 0.93, 0.96, 0.98)
+LARGEST = 0.05
+MOST_ROWS = 200_000  # with more rows only equal bytes are looked for: the comparison is quadratic
+BLOCK = 2048
+
+
+def near_identical(points: Tensor, contents: Tensor) -> Tensor:
+    """Return (N,) the number of each row's group of near-identical images, from projected features (N, V, Q).
+
+    Rows with equal `contents` (N,) are always in one group.
+    """
+    if len(points) > MOST_ROWS:
+        return contents
+    unit = normalize(points.float().mean(dim=1), dim=1)
+    pairs = _similar_pairs(unit, ALIKE[0])
+    for least in ALIKE:
+        left, right, similarity = pairs
+        close = similarity >= least
+        groups = join(contents, left[close], right[close])
+        if int(torch.bincount(groups).max()) <= max(2, LARGEST * len(points)):
+            return groups
+    return contents
+
+
+def join(groups: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Return groups (N,) in which each row of `left` is also together with that of `right`."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    _, first = groups.unique(return_inverse=True)
+    rows = len(groups)
+    # A row is linked to the node of its group; nodes of groups come after those of rows.
+    begin = torch.cat((torch.arange(rows), left)).numpy()
+    end = torch.cat((first + rows, right)).numpy()
+    size = rows + int(first.max()) + 1
+    links = coo_array((torch.ones(len(begin)).numpy(), (begin, end)), shape=(size, size))
+    _, joined = connected_components(links, directed=False)
+    numbers: Tensor = torch.from_numpy(joined[:rows]).long().unique(return_inverse=True)[1]
+    return numbers
+
+
+def _similar_pairs(unit: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return pairs of rows (left < right) with at least this cosine, and the cosine."""
+    parts = []
+    for start in range(0, len(unit), BLOCK):
+        similarity = unit[start : start + BLOCK] @ unit[start:].T
+        left, right = (similarity >= least).nonzero(as_tuple=True)
+        later = right > left
+        parts.append((left[later] + start, right[later] + start, similarity[left[later], right[later]]))
+    left, right, cosine = (torch.cat(column) for column in zip(*parts, strict=True))
+    return left, right, cosine

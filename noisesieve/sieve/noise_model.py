@@ -1,0 +1,96 @@
+"""The noise model: how given labels come about, fitted to out-of-fold probabilities. No known right label is needed.
+
+The true class of a row is distributed as f with a temperature, and the given label follows from it by a transition,
+P(given | true). How far the transition may leave a uniform one is a matter of how many labels there are to say so:
+temperature and strength of its prior are those under which the labels of the half that the fit has not used are most
+likely.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from noisesieve.core.records import NoiseModel
+from noisesieve.sieve.formulas import LOG_FLOOR
+
+TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # higher ones would explain wrong labels by uncertain predictions
+OF_TWO_CLASSES = (*TEMPERATURES, 5.6)  # CR makes heads surest where there is one other class
+STRENGTHS = (1.0, 10.0, 100.0, 10_000.0)  # of the prior: rows of each class, times the number of classes
+ROUNDS = 20  # of expectation-maximization
+FIT_VALUES = 2_000_000  # number of probabilities that the model is fitted to, at most
+CHOICE_VALUES = 200_000  # number of probabilities that temperature and strength are chosen from, at most
+MANY_CLASSES = 500  # with more classes, one rate of right labels is fitted for all
+FIRST_RATE = 0.8  # of right labels, where the fit starts
+BLOCK = 4096  # rows at a time
+
+
+def fit_noise_model(probs: Tensor, labels: Tensor) -> NoiseModel:
+    """Return the noise model of out-of-fold probabilities (N, K) and given labels (N,)."""
+    sample, given = _thin(probs, labels, CHOICE_VALUES)
+    half = torch.randperm(len(given), generator=torch.Generator().manual_seed(0)) % 2 == 0
+    best, chosen = -math.inf, (1.0, STRENGTHS[0])
+    for temperature in OF_TWO_CLASSES if probs.shape[1] == 2 else TEMPERATURES:
+        true = with_temperature(sample, temperature)
+        for strength in STRENGTHS:
+            likelihood = sum(
+                _log_likelihood(true[~part], given[~part], _fit_transition(true[part], given[part], strength))
+                for part in (half, ~half)
+            )
+            if likelihood > best:
+                best, chosen = likelihood, (temperature, strength)
+    temperature, strength = chosen
+    sample, given = _thin(probs, labels, FIT_VALUES)
+    transition = _fit_transition(with_temperature(sample, temperature), given, strength)
+    return NoiseModel(temperature, strength, transition.numpy())
+
+
+def probability_of_wrong(probs: Tensor, labels: Tensor, model: NoiseModel) -> Tensor:
+    """Return P(label wrong), (N,), for out-of-fold probabilities (N, K), by Bayes' rule."""
+    wrong, transition = [], torch.from_numpy(model.transition)
+    for block, given in zip(probs.split(BLOCK), labels.split(BLOCK), strict=True):
+        true = with_temperature(block, model.temperature)  # (B, K): P(true class | image)
+        right = true.gather(1, given[:, None]).squeeze(1) * transition[given, given]
+        wrong.append(1 - right / (true * transition.T[given]).sum(dim=1).clamp(min=1e-300))
+    return torch.cat(wrong).clamp(0.0, 1.0)
+
+
+def with_temperature(probs: Tensor, temperature: float) -> Tensor:
+    """Return f to the power of 1 / temperature, normalized, in float64."""
+    return ((probs.double() + LOG_FLOOR).log() / temperature).softmax(dim=1)
+
+
+def _thin(probs: Tensor, labels: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """Return evenly spaced rows, so that there are at most about `most` probabilities."""
+    part = slice(None, None, -(-probs.numel() // most))
+    return probs[part], labels[part]
+
+
+def _fit_transition(true: Tensor, labels: Tensor, strength: float) -> Tensor:
+    """Return the transition (K, K) under which the labels are most likely, by expectation-maximization.
+
+    As a prior every class gets `strength` * K further rows with the average rate of right labels, spread uniformly; a
+    class that is smaller than the average gets more, in proportion: a few rows cannot tell how their class is confused.
+    """
+    classes, counts = true.shape[1], torch.bincount(labels, minlength=true.shape[1]).double()
+    added = strength * classes * (counts.mean() / counts.clamp(min=1)).clamp(min=1)[:, None]  # (K, 1)
+    transition = _uniform_transition(FIRST_RATE, classes)
+    for _ in range(ROUNDS):
+        joint = true * transition.T[labels]
+        joint = joint / joint.sum(dim=1, keepdim=True).clamp(min=1e-300)
+        found = torch.zeros_like(transition).index_add_(0, labels, joint).T
+        right = min(float(found.diagonal().sum() / len(labels)), 1 - 1 / len(labels))  # at least one wrong label
+        total = added * _uniform_transition(right, classes) + (found if classes <= MANY_CLASSES else 0)
+        transition = total / total.sum(dim=1, keepdim=True)
+    return transition
+
+
+def _log_likelihood(true: Tensor, labels: Tensor, transition: Tensor) -> float:
+    return float((true * transition.T[labels]).sum(dim=1).clamp(min=1e-300).log().sum())
+
+
+def _uniform_transition(right: float, classes: int) -> Tensor:
+    """Return a transition that keeps a label with probability `right`, else draws any other class."""
+    return torch.full((classes, classes), (1 - right) / (classes - 1), dtype=torch.float64).fill_diagonal_(right)
