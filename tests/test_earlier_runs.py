@@ -22,15 +22,24 @@ def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_it_is_finished_for_the_same_command(inside: Run, earlier: Path) -> None:
+def test_a_run_of_an_earlier_method_is_named_and_kept(inside: Run, earlier: Path) -> None:
     before = (earlier / "report.parquet").read_bytes()
     ended = inside("scan", DIGITS, "--limit", "200", "-o", earlier)
-    assert ended.returncode == 0, ended.stderr
-    assert "finished already" in ended.stderr
+    assert ended.returncode == 5, ended.stderr
+    assert "a finished run of method 1" in ended.stderr
+    assert "--force" in ended.stderr
     assert (earlier / "report.parquet").read_bytes() == before
-    other = inside("scan", DIGITS, "--limit", "201", "-o", earlier)
-    assert other.returncode == 5
-    assert "limit 200 (now 201)" in other.stderr
+
+
+def test_it_is_compared_with_a_run_of_this_method(inside: Run, earlier: Path) -> None:
+    ended = inside("scan", DIGITS, "--limit", "200", "-o", "new", "--no-review")
+    assert ended.returncode == 0, ended.stderr
+    shown = inside("diff", earlier, "new")
+    assert shown.returncode == 0, shown.stderr
+    assert "decided by different methods (1 and 2)" in " ".join(shown.stdout.split())
+    found = json.loads(inside("diff", earlier, "new", "--json").stdout)
+    assert (found["before"]["method"], found["after"]["method"]) == (1, 2)
+    assert found["matched"] == 200
 
 
 def test_it_is_reviewed_exported_and_applied(inside: Run, earlier: Path, tmp_path: Path) -> None:
@@ -53,6 +62,7 @@ def test_it_is_explained_checked_compared_and_measured(inside: Run, earlier: Pat
     check = inside("check", DIGITS, "--model", earlier, "--limit", "60", "--json", "--exit-zero")
     assert check.returncode == 0, check.stderr
     assert json.loads(check.stdout)["scored"] == 60
+    assert check.stderr.count("saved by an earlier version") == 1
     again = inside("diff", earlier, earlier, "--json")
     assert again.returncode == 0
     assert json.loads(again.stdout)["counts"]["new"] == 0

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 BAR = 24
+RANKED_BY = {
+    "suspicion": "This closed form decides; cross-entropy heads and the noise model only help to rank.",
+    "label_probability": "This closed form decides; the probability of the given label ranks.",
+}
 
 Name = Annotated[str, typer.Argument(help="Id, path, or row number from 0.", metavar="ID")]
 
@@ -70,6 +74,7 @@ def _show(explanation: Explanation, *, quiet: bool) -> None:
     eps, beta = explanation.sieve_eps, explanation.beta
     say(f"  with l(j) = −ln(f[j] + {eps:g}): loss = l(given), CR = −{beta:g} Σ π[j] l(j), α = mean l + CR")
     say(f"  with the paper's floor 1e-8: {scores.paper_verdict}; rank {scores.rank:,} of {explanation.of:,}")
+    say(f"  {RANKED_BY[explanation.ranked_by]}")
     say("")
     for label, chance in explanation.top:
         mark = "given" if label == explanation.label else "suggested" if label == scores.suggested_label else ""

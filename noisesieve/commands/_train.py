@@ -25,7 +25,7 @@ from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.networks.pretrained import weights_file
-from noisesieve.learn.presets import cross_entropy
+from noisesieve.learn.presets import ce_recipe
 from noisesieve.learn.recipes import HeadRecipe, NetworkRecipe, recipe_to_document
 from noisesieve.learn.training_data import TrainingData, TrainingTask
 from noisesieve.learn.warmup import held_out_rows
@@ -157,7 +157,7 @@ def train_heads(dataset: Dataset, features: Features, settings: ScanSettings, se
     head, scores = Heads(data, recipe, session, projected=projected).run()
     ce_head = None
     if recipe.beta:  # else they are cross-entropy heads themselves
-        ce_head, ce_scores = Heads(data, cross_entropy(recipe, flip=head.flip), session, projected=projected).run()
+        ce_head, ce_scores = Heads(data, ce_recipe(recipe, flip=head.flip), session, projected=projected).run()
         scores = replace(scores, ce_probs=ce_scores.probs.astype(np.float32))
     sizes = torch.bincount(data.together)
     facts = replace(

@@ -40,7 +40,6 @@ from noisesieve.gate.result import GateResult
 from noisesieve.gate.sarif import MOST
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import choose_device, require_device
-from noisesieve.learn.recipes import NetworkRecipe
 from noisesieve.learn.score import predict, split_softmax
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.build_table import ReportInputs, build_table, class_codes, require_column
@@ -121,7 +120,7 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
     waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
     session.warn_all(broken)
     codes = class_codes([index.labels[row] for row in rows.tolist()], model.classes)
-    if model.rank_model is None and not isinstance(scanned.summary.training.recipe, NetworkRecipe):
+    if model.is_earlier:
         session.note("The model was saved by an earlier version: rows are ranked by the given label's probability.")
     scores = _scores(probs, model)
     inputs = ReportInputs(

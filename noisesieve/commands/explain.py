@@ -22,9 +22,11 @@ from noisesieve.core.progress import Session
 from noisesieve.core.records import Index, Ints
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.networks.embed import embed
+from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.model_card import load_model
 from noisesieve.report.report import Report, find_row, read_report
+from noisesieve.report.run import method_of
 from noisesieve.sources.source_settings import NOT_MOVED
 
 NEAREST = 3
@@ -98,6 +100,7 @@ class Explanation:
     top: list[tuple[str, float]]  # the most probable classes
     margin_history: MarginHistory | None
     decided: str | None = None  # what a person decided, in words
+    ranked_by: str = "label_probability"  # or "suspicion": both kinds of heads and the noise model
     too_few: bool = False  # labels to tell how probable it is that this one is wrong
     file: str | None = None
     neighbours: list[SimilarImages] | None = None
@@ -119,6 +122,7 @@ class Explanation:
             top=list(zip(values["top_labels"] or [], values["top_probabilities"] or [], strict=True)),
             margin_history=margin_history_of(report, row),
             decided=_decided(values),
+            ranked_by=_ranked_by(report),
             too_few=report.summary.estimated_noise_rate.is_vague,
         )
 
@@ -127,6 +131,12 @@ class Explanation:
         document = asdict(self)
         scores = document.pop("scores") or dict.fromkeys(item.name for item in fields(RowScores))
         return document | scores
+
+
+def _ranked_by(report: Report) -> str:
+    """Return what the rank orders by. Heads of the first method were ranked by the label's probability alone."""
+    heads = isinstance(report.summary.training.recipe, HeadRecipe) and method_of(report.facts.settings) > 1
+    return "suspicion" if heads else "label_probability"
 
 
 def _decided(row: Json) -> str | None:

@@ -107,7 +107,7 @@ def _retrain_and_record(settings: RetrainSettings, session: TrainingSession) -> 
     """Run every stage, in order. This is rank 0, or the only process."""
     report = read_report(settings.run)
     refuse_vectors(report, "retrain", "embeddings", "predictions")
-    model = load_model(report.path.parent, session.device)
+    model = load_model(report.path.parent, session.device, ranks=False)
     index = index_of_run(report, settings.moved)
     roles = assign_roles(report, settings, index.root)
     if not (roles.role == LABELLED).any():

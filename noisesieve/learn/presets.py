@@ -92,7 +92,7 @@ def frozen(rows: int, classes: int) -> HeadRecipe:
     )
 
 
-def cross_entropy(recipe: HeadRecipe, *, flip: bool) -> HeadRecipe:
+def ce_recipe(recipe: HeadRecipe, *, flip: bool) -> HeadRecipe:
     """Return the recipe of the heads beside those of `recipe` that only help to rank: cross-entropy, and no sieve."""
     plain = replace(recipe, beta=0.0, prior="counted", weight_decay=CE_DECAY, sieve_start=recipe.epochs + 1, flip=flip)
     return replace(plain, adaptive_beta=False, adaptive_loop_eps=False, adaptive_eps=False)

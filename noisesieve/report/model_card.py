@@ -88,7 +88,7 @@ def save_model(folder: Path, weights: TrainedWeights, card: ModelCard) -> None:
         tensors |= {OWN: torch.from_numpy(own.transition), COMBINED: torch.from_numpy(combined.transition)}
         models = {name: _priors(model) for name, model in (("noise_model", own), ("combined", combined))}
     with atomic_write(folder / "model.safetensors") as file:
-        file.write(save({name: value.contiguous() for name, value in tensors.items()}))
+        file.write(save({name: value.contiguous().clone() for name, value in tensors.items()}))
     document = {
         "schema_version": SCHEMA_VERSION,
         "version": __version__,
@@ -132,6 +132,7 @@ class SavedModel:
     sha256: str
     rank_model: RankModel | None = None
     heads: int = 1  # linear classifiers in `network.fc`: two where cross-entropy heads help to rank
+    is_earlier: bool = False  # heads of the first method: nothing ranks but the given label's probability
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,8 @@ class _Card:
             sha256=self.sha256,
             rank_model=self._rank_model(tensors),
             heads=2 if CE_WEIGHT in tensors else 1,
+            is_earlier=self.schema_version < SCHEMA_VERSION
+            and (self.frozen is not None or self.backbone == EMBEDDINGS),
         )
 
     def _rank_model(self, tensors: dict[str, Tensor]) -> RankModel | None:
@@ -251,8 +254,10 @@ def _classifier(tensors: dict[str, Tensor]) -> torch.nn.Linear:
     return layer
 
 
-def load_model(folder: Path, device: torch.device, *, backbone: str | None = None) -> SavedModel:
+def load_model(folder: Path, device: torch.device, *, backbone: str | None = None, ranks: bool = True) -> SavedModel:
     """Load the network of a run folder. Changed weights and another backbone than the run's are refused.
+
+    Without `ranks` its last layer has only the classifier that decides.
 
     `backbone` names the weights of a frozen one: their file, if it was moved, or what is to be downloaded. Nothing is
     downloaded because the model asks for it.
@@ -270,6 +275,8 @@ def load_model(folder: Path, device: torch.device, *, backbone: str | None = Non
             card.backbone, classes=len(card.classes), image_size=card.image_size, seed=0, depths=card.depths
         )
         tensors = load_file(weights)
+        if not ranks:
+            tensors.pop(CE_WEIGHT, None)
         own = {name: value for name, value in tensors.items() if name not in EXTRA}
         network.load_state_dict(with_timm_names(own), strict=file is None)
         network.fc = _classifier(tensors)

@@ -8,8 +8,6 @@ likely.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -19,6 +17,7 @@ from noisesieve.sieve.formulas import LOG_FLOOR
 TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # higher ones would explain wrong labels by uncertain predictions
 OF_TWO_CLASSES = (*TEMPERATURES, 5.6)  # CR makes heads surest where there is one other class
 STRENGTHS = (1.0, 10.0, 100.0, 10_000.0)  # of the prior: rows of each class, times the number of classes
+WORTH = 1.0  # by how much the log-likelihood must rise for a higher temperature: as much as one parameter costs
 ROUNDS = 20  # of expectation-maximization
 FIT_VALUES = 2_000_000  # number of probabilities that the model is fitted to, at most
 CHOICE_VALUES = 200_000  # number of probabilities that temperature and strength are chosen from, at most
@@ -29,22 +28,30 @@ BLOCK = 4096  # rows at a time
 
 def fit_noise_model(probs: Tensor, labels: Tensor) -> NoiseModel:
     """Return the noise model of out-of-fold probabilities (N, K) and given labels (N,)."""
-    sample, given = _thin(probs, labels, CHOICE_VALUES)
-    half = torch.randperm(len(given), generator=torch.Generator().manual_seed(0)) % 2 == 0
-    best, chosen = -math.inf, (1.0, STRENGTHS[0])
-    for temperature in OF_TWO_CLASSES if probs.shape[1] == 2 else TEMPERATURES:
-        true = with_temperature(sample, temperature)
-        for strength in STRENGTHS:
-            likelihood = sum(
-                _log_likelihood(true[~part], given[~part], _fit_transition(true[part], given[part], strength))
-                for part in (half, ~half)
-            )
-            if likelihood > best:
-                best, chosen = likelihood, (temperature, strength)
-    temperature, strength = chosen
+    temperature, strength = _choose_priors(*_thin(probs, labels, CHOICE_VALUES))
     sample, given = _thin(probs, labels, FIT_VALUES)
     transition = _fit_transition(with_temperature(sample, temperature), given, strength)
     return NoiseModel(temperature, strength, transition.numpy())
+
+
+def _choose_priors(probs: Tensor, labels: Tensor) -> tuple[float, float]:
+    """Return temperature and strength by the likelihood of each half's labels under the fit to the other half.
+
+    It is the lowest temperature that is about as likely as the best: with few rows a higher one costs nothing, and
+    would explain wrong labels by uncertain predictions.
+    """
+    half = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)) % 2 == 0
+    likelihood: dict[tuple[float, float], float] = {}
+    for temperature in OF_TWO_CLASSES if probs.shape[1] == 2 else TEMPERATURES:
+        true = with_temperature(probs, temperature)
+        for strength in STRENGTHS:
+            likelihood[temperature, strength] = sum(
+                _log_likelihood(true[~part], labels[~part], _fit_transition(true[part], labels[part], strength))
+                for part in (half, ~half)
+            )
+    enough = max(likelihood.values()) - WORTH
+    lowest = min(temperature for (temperature, _), value in likelihood.items() if value >= enough)
+    return max((pair for pair in likelihood if pair[0] == lowest), key=lambda pair: likelihood[pair])
 
 
 def probability_of_wrong(probs: Tensor, labels: Tensor, model: NoiseModel) -> Tensor:

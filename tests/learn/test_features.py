@@ -277,7 +277,7 @@ def test_the_floor_flags_as_many_rows_as_are_expected_to_be_wrong() -> None:
     for share in (0.02, 0.1, 0.3):
         wrong = rng.random(4000) < share
         labels = torch.from_numpy(np.where(wrong, (true + rng.integers(1, 5, 4000)) % 5, true))
-        eps, _ = choose_floor(probs, labels, beta=2.0)
+        eps, _ = choose_floor(probs, labels)
         assert 1e-12 <= eps <= 1
         flagged = margin(probs, labels, eps) >= 0
         assert float(flagged.double().mean()) == pytest.approx(share, abs=0.03)
