@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
 
 from noisesieve.bench.methods import MethodResult
+from noisesieve.core.documents import from_json
 from noisesieve.core.files import Document, Json
 from noisesieve.core.records import Bools
 from noisesieve.learn.recipes import Recipe, recipe_from_document, recipe_to_document
+from noisesieve.measure.bootstrap import Difference, f1_difference, precision_difference
 from noisesieve.measure.metrics import area_under_roc, average_precision, calibration, detection
 
-SCHEMA_VERSION = 1  # of the JSON documents of `bench`
+SCHEMA_VERSION = 2  # of the JSON documents of `bench`
+OURS = "noisesieve"
 HEADINGS = ("method", "flagged", "precision", "recall", "F1", "AP", "AUC", "seconds", "passes")
 ABLATION_HEADINGS = ("method", "accuracy", "clean rows", "seconds", "passes")
 
@@ -34,12 +37,16 @@ class MethodFigures:
     passes: float
     ece: float | None
     noise_rate_error: float | None
+    f1_shown: float | None = None  # of flagged rows with P(wrong) >= MIN_PROBABILITY, as page and export show them
+    shown_right: float | None = None  # share of all rows that are shown and right
+    precision_lead: Difference | None = None  # noisesieve less this method: average precision
+    f1_lead: Difference | None = None  # and F1, of what noisesieve shows
 
     @classmethod
     def of_result(cls, method: str, result: MethodResult, known: Bools, wrong: Bools) -> MethodFigures:
         """Measure the result of a method."""
         suspicion, hits = result.suspicion[known], detection(result.flagged[known], wrong)
-        probability = None if result.probability is None else result.probability[known]
+        probability, shown = None if result.probability is None else result.probability[known], result.shown[known]
         return cls(
             method=method,
             flagged=hits.flagged,
@@ -52,6 +59,8 @@ class MethodFigures:
             passes=result.passes,
             ece=None if probability is None else calibration(probability, wrong).ece,
             noise_rate_error=None if probability is None else float(probability.mean() - wrong.mean()),
+            f1_shown=detection(shown, wrong).f1,
+            shown_right=float((shown & ~wrong).mean()),
         )
 
     def cells(self) -> list[str]:
@@ -59,6 +68,24 @@ class MethodFigures:
         shares = (self.precision, self.recall, self.f1, self.average_precision, self.auc)
         seconds = f"{self.seconds:.0f}" if self.seconds >= 10 else f"{self.seconds:.1f}"
         return [self.method, f"{self.flagged:,}", *map(_share, shares), seconds, f"{self.passes:.1f}"]
+
+
+def figures_of(results: dict[str, MethodResult], known: Bools, wrong: Bools) -> list[MethodFigures]:
+    """Measure the results of all methods, with the lead of noisesieve over each other one, if it is among them."""
+    figures = [MethodFigures.of_result(name, result, known, wrong) for name, result in results.items()]
+    ours = results.get(OURS)
+    if ours is None:
+        return figures
+    return [
+        row
+        if row.method == OURS
+        else replace(
+            row,
+            precision_lead=precision_difference(ours.suspicion[known], results[row.method].suspicion[known], wrong),
+            f1_lead=f1_difference(ours.shown[known], results[row.method].shown[known], wrong),
+        )
+        for row in figures
+    ]
 
 
 @dataclass(frozen=True)
@@ -115,7 +142,7 @@ class BenchTable:
         parts = {name: value for name, value in document.items() if name != "schema_version"}
         parts["recipe"] = recipe_from_document(document["recipe"])
         parts["machine"] = Machine(**document["machine"])
-        parts["methods"] = [MethodFigures(**row) for row in document["methods"]]
+        parts["methods"] = [from_json(MethodFigures, row) for row in document["methods"]]
         return cls(**parts)
 
     @property

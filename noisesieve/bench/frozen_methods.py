@@ -20,9 +20,10 @@ from noisesieve.bench import peers
 from noisesieve.bench.methods import Comparison, TrainingResult
 from noisesieve.core.records import Floats, Ints
 from noisesieve.learn.frozen.features import Features
-from noisesieve.learn.frozen.head_data import HeadData
+from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.frozen.projection import Projection
+from noisesieve.learn.frozen.ranked_heads import train_ranked_heads
 from noisesieve.learn.recipes import HeadRecipe, Recipe
 
 PLAIN_DECAY = 1e-1  # weight decay of plain cross-entropy
@@ -35,19 +36,31 @@ class FrozenComparison(Comparison):
     """Heads instead of networks. Seconds do not include the features, which are computed before."""
 
     features: Features | None = None
+    groups: Tensor | None = None  # (N,) rows that stay in one fold
 
     @property
     def can_share_warmup(self) -> bool:
         return False  # heads are cheap, so each method trains its own from the start
 
     def train(self, recipe: Recipe, *, observe: Callable[[Tensor, Tensor], None] | None = None) -> TrainingResult:
-        assert self.features is not None
         assert isinstance(recipe, HeadRecipe)
-        rows = self.training_data
-        data = HeadData(self.features, rows.labels, rows.classes, rows.trusted)
-        head, scores = Heads(data, recipe, self.session, observe=observe).run()
+        head, scores = Heads(self.head_data(), recipe, self.session, observe=observe).run()
         self.warmup, self.flip = recipe.warmup_epochs, head.flip
         return TrainingResult(None, scores)
+
+    def train_as_scan(self) -> TrainingResult:
+        """Train both kinds of heads, as a scan does."""
+        data, recipe = self.head_data(), self.recipe
+        assert isinstance(recipe, HeadRecipe)
+        head, _, scores = train_ranked_heads(data, recipe, self.session, projected=Projected.of(data, recipe))
+        self.warmup, self.flip = recipe.warmup_epochs, head.flip
+        return TrainingResult(None, scores)
+
+    def head_data(self) -> HeadData:
+        """Return the rows to train heads on."""
+        rows = self.training_data
+        assert self.features is not None
+        return HeadData(self.features, rows.labels, rows.classes, rows.trusted, self.groups)
 
     @property
     def plain_recipe(self) -> Recipe:

@@ -23,6 +23,7 @@ from noisesieve.learn.presets import paper_rule
 from noisesieve.learn.recipes import NetworkRecipe, Recipe
 from noisesieve.learn.state import TrainingState
 from noisesieve.learn.training_data import TrainingData
+from noisesieve.report.report_settings import MIN_PROBABILITY
 from noisesieve.sieve.decide import decide
 
 NEVER = 10**6  # an epoch after the end of every schedule
@@ -37,6 +38,11 @@ class MethodResult:
     seconds: float
     passes: float  # training passes over the data
     probability: Floats | None = None  # (N,) P(label wrong), if the method gives one
+
+    @property
+    def shown(self) -> Bools:
+        """(N,) what a reviewer would be shown: flagged rows, without those that are probably right."""
+        return self.flagged if self.probability is None else self.flagged & (self.probability >= MIN_PROBABILITY)
 
 
 @dataclass
@@ -102,6 +108,10 @@ class Comparison:
         self.warmup, self.flip = result.state.warmup, bool(result.state.flip)
         return result
 
+    def train_as_scan(self) -> TrainingResult:
+        """Train all that the verdict and the rank of a scan come from."""
+        return self.train(self.recipe)
+
     def train_without(self, held: Ints, recipe: Recipe) -> TrainingResult:
         """Train from scratch on all rows but `held`, and score all rows."""
         return self._run(replace(self.training_data, score_only=torch.from_numpy(held)), recipe, None, None)
@@ -142,7 +152,7 @@ class Comparison:
         eps = training.scores.sieve_eps or recipe.sieve_eps
         verdicts = decide(training.scores, labels, eps=eps, trusted=np.zeros(len(labels), dtype=np.bool_))
         spent = time.monotonic() - start
-        result = self.result(-verdicts.label_probability, verdicts.corrupted, training, spent)
+        result = self.result(-verdicts.rank.astype(np.float64), verdicts.corrupted, training, spent)
         return replace(result, probability=verdicts.corruption_probability)
 
     def result(
@@ -202,7 +212,7 @@ class Comparison:
 
 def noisesieve(comparison: Comparison) -> MethodResult:
     """`noisesieve scan` with the settings of this bench."""
-    return comparison.verdicts_of(comparison.train(comparison.recipe), comparison.recipe)
+    return comparison.verdicts_of(comparison.train_as_scan(), comparison.recipe)
 
 
 def paper_sieve(comparison: Comparison) -> MethodResult:
@@ -227,6 +237,12 @@ def area_under_margin(comparison: Comparison) -> MethodResult:
     plain, mean, start = comparison.plain, comparison.margins.mean(), time.monotonic()
     threshold = comparison.margin_threshold()
     return comparison.result(-mean, mean < threshold, plain, time.monotonic() - start)
+
+
+def area_under_margin_zero(comparison: Comparison) -> MethodResult:
+    """AUM, flagged where another class had the larger logit on average."""
+    plain, mean = comparison.plain, comparison.margins.mean()
+    return comparison.result(-mean, mean < 0, plain)
 
 
 def neighbours(comparison: Comparison) -> MethodResult:
@@ -266,10 +282,11 @@ METHODS: dict[str, Callable[[Comparison], MethodResult]] = {
     "ce": cross_entropy,
     "ce-sieve": sieve_only,
     "aum": area_under_margin,
+    "aum-zero": area_under_margin_zero,
     "knn": neighbours,
     "cleanlab": cleanlab,
     "cleanlab-margin": cleanlab_margin,
     "cleanlab-best": best_cleanlab,
 }
-NEED_PLAIN = {"ce", "aum", "knn"}
+NEED_PLAIN = {"ce", "aum", "aum-zero", "knn"}
 NEED_FOLDS = {"cleanlab", "cleanlab-margin", "cleanlab-best"}

@@ -2,18 +2,19 @@
 
     python -m noisesieve.bench.protocol ../shared/data -o held-back
 
-The folder contains clothing/train (an image folder) and cifar10n/train.parquet (`image`, `true_label`, `label_aggre`,
-`label_random1`). Clothing gets the four planted noises; of CIFAR-10N rows 4,000 to 8,000 are used with their human
-labels. `--weights lite0 --freeze` measures the frozen path. Two sets run at a time, with one thread each. Results that
+The folder contains cifar10n/train.parquet (`image`, `true_label`, `label_aggre`, `label_random1`) and clothing/validation
+and clothing/test (image folders). Of CIFAR-10N rows 12,000 to 16,000 and 16,000 to 20,000 are used, each with its human
+labels, with its true labels of which 2 % are flipped, and as a 1:50 tail with 5 and 10 % flipped; of clothing the 713
+photos as one set, with four planted noises and two seeds. Two sets run at a time, with one thread each. Results that
 exist already are not computed again: use a new folder for a new commit.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -21,16 +22,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 
-from noisesieve.bench.figures import HEADINGS, BenchTable
-from noisesieve.bench.methods import METHODS
+from noisesieve.bench.figures import OURS, BenchTable, MethodFigures
 
 NOISESIEVE = (sys.executable, "-P", "-m", "noisesieve")
 PLANTED = (("instance", 0.2), ("instance", 0.4), ("symmetric", 0.4), ("asymmetric", 0.3))
 HUMAN = ("label_aggre", "label_random1")
 TRUTH = ("--truth-column", "true_label")
-CIFAR_ROWS = slice(4000, 8000)
+PARTS = (12_000, 16_000)  # first rows of the parts of CIFAR-10N
+PART = 4000
+SEEDS = (31, 32)
+TAIL = 50  # how many times larger the largest class is than the smallest
+METHOD_NAMES = "noisesieve,aum,aum-zero,knn,cleanlab,cleanlab-best"
+LOST_PRECISION, LOST_F1 = -0.01, -0.02  # a set is lost to a peer if the whole interval of our lead is below
 
 
 @dataclass(frozen=True)
@@ -44,19 +52,53 @@ class BenchJob:
 def bench_jobs(data: Path, out: Path) -> list[BenchJob]:
     """Plant the noises and return one job per set; tables are written to `out`."""
     jobs = []
-    for noise, rate in PLANTED:
-        table = out / f"clothing-{noise}-{rate:g}.csv"
-        options = ["--noise", noise, "--rate", f"{rate:g}", "-o", str(table), "--force", "--json"]
-        command = [*NOISESIEVE, "inject", str(data / "clothing/train"), *options]
-        planted = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-        jobs.append(BenchJob(table.stem, [*shlex.split(planted["scan"])[2:], *TRUTH]))
-    part = out / "cifar10n.parquet"
-    if not part.exists():
-        rows = pq.read_table(data / "cifar10n/train.parquet")
-        pq.write_table(rows.slice(CIFAR_ROWS.start, CIFAR_ROWS.stop - CIFAR_ROWS.start), part)
-    for label in HUMAN:  # first, since they take longest
-        jobs.insert(0, BenchJob(f"cifar10n-{label}", [str(part), "--label-column", label, *TRUTH]))
+    rows = pq.read_table(data / "cifar10n/train.parquet")
+    for first in PARTS:
+        part = rows.slice(first, PART)
+        whole = _write(part, out / f"cifar10n-{first}.parquet")
+        jobs += [BenchJob(f"cifar10n-{first}-{label}", [whole, "--label-column", label, *TRUTH]) for label in HUMAN]
+        right = part.drop_columns(list(HUMAN)).rename_columns({"true_label": "label"})
+        flipped = _write(right, out / f"cifar10n-{first}-right.parquet")
+        jobs.append(_planted(f"cifar10n-{first}-symmetric-0.02", flipped, "symmetric", 0.02, SEEDS[0], out))
+        tail = right.take(_tail(right["label"].to_pylist(), np.random.default_rng(SEEDS[0])))
+        rare = _write(tail, out / f"cifar10n-{first}-tail-right.parquet")
+        for rate in (0.05, 0.1):
+            jobs.append(_planted(f"cifar10n-{first}-tail-{rate:g}", rare, "symmetric", rate, SEEDS[0], out))
+    photos = out / "clothing-713.csv"
+    with photos.open("w", newline="", encoding="utf-8") as file:
+        files = sorted((data / "clothing" / split).rglob("*.jpg") for split in ("validation", "test"))
+        writer = csv.writer(file)
+        writer.writerows([("path", "label"), *((path.resolve(), path.parent.name) for part in files for path in part)])
+    for seed in SEEDS:
+        for noise, rate in PLANTED:
+            jobs.append(_planted(f"clothing-713-{noise}-{rate:g}-{seed}", str(photos), noise, rate, seed, out))
     return jobs
+
+
+def _write(table: pa.Table, path: Path) -> str:
+    if not path.exists():
+        pq.write_table(table, path)
+    return str(path)
+
+
+def _planted(name: str, source: str, noise: str, rate: float, seed: int, out: Path) -> BenchJob:
+    """Plant a noise and return the job on the new table."""
+    target = out / f"{name}{Path(source).suffix}"
+    options = ["--noise", noise, "--rate", f"{rate:g}", "--seed", str(seed), "-o", str(target), "--force"]
+    outside = [] if target.suffix == ".parquet" else ["--allow-outside"]
+    subprocess.run([*NOISESIEVE, "inject", source, *options, *outside, "-q"], stdout=subprocess.DEVNULL, check=True)
+    return BenchJob(name, [str(target), *outside, *TRUTH])
+
+
+def _tail(labels: list[str], rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Return rows of which classes have sizes that fall exponentially, from the largest to a fiftieth of it."""
+    names, codes, counts = np.unique(np.array(labels), return_inverse=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    chosen = []
+    for i, code in enumerate(order):
+        size = max(2, round(counts[order[0]] * TAIL ** (-i / (len(names) - 1))))
+        chosen.append(rng.permutation(np.flatnonzero(codes == code))[:size])
+    return np.sort(np.concatenate(chosen))
 
 
 def run(job: BenchJob, out: Path, *, methods: str, seed: int, start: Sequence[str]) -> BenchTable:
@@ -71,21 +113,46 @@ def run(job: BenchJob, out: Path, *, methods: str, seed: int, start: Sequence[st
 
 
 def report(by_set: dict[str, BenchTable]) -> str:
-    """Return all sets in one Markdown table."""
-    headings = ("set", *HEADINGS, "ECE", "rate error")
-    lines = [f"| {' | '.join(headings)} |", f"|---|---|{'---:|' * (len(headings) - 2)}"]
+    """Return all sets in one Markdown table: F1 of what is flagged and shown, AP, and every peer's F1 and AP."""
+    peers = [row.method for row in next(iter(by_set.values())).methods if row.method != OURS]
+    headings = ["set", "wrong", "flagged F1", "shown F1", "AP", "right, shown", "ECE", "rate error", *peers]
+    lines = [f"| {' | '.join(headings)} |", f"|---|{'---:|' * (len(headings) - 1)}"]
     for name, table in by_set.items():
-        for row in table.methods:
-            extra = [_signed(row.ece, ""), _signed(row.noise_rate_error, "+")]
-            words = f"{name}, {table.wrong / table.measured:.1%} wrong, seed {table.seed}"
-            lines.append(f"| {' | '.join((words, *row.cells(), *extra))} |")
-    lines += ["", "| mean over the sets | F1 | AP | seconds |", "|---|---:|---:|---:|"]
+        rows = {row.method: row for row in table.methods}
+        ours = rows[OURS]
+        figures = [
+            table.wrong / table.measured,
+            ours.f1,
+            ours.f1_shown,
+            ours.average_precision,
+            ours.shown_right,
+            ours.ece,
+        ]
+        cells = [*(f"{value or 0:.3f}" for value in figures), _signed(ours.noise_rate_error, "+")]
+        lines.append(f"| {' | '.join([name, *cells, *(_peer(rows[peer]) for peer in peers)])} |")
     tables = list(by_set.values())
-    for method in [row.method for row in tables[0].methods]:
-        rows = [row for table in tables for row in table.methods if row.method == method]
-        f1, ap = _mean([row.f1 or 0.0 for row in rows]), _mean([row.average_precision or 0.0 for row in rows])
-        lines.append(f"| {method} | {f1:.3f} | {ap:.3f} | {_mean([row.seconds for row in rows]):.0f} |")
+    lines += [
+        "",
+        "| mean over the sets | F1 | AP | our lead, F1 shown / AP | sets lost, F1 / AP |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for method in [OURS, *peers]:
+        rows_of = [row for table in tables for row in table.methods if row.method == method]
+        f1 = _mean([(row.f1_shown if method == OURS else row.f1) or 0.0 for row in rows_of])
+        ap = _mean([row.average_precision or 0.0 for row in rows_of])
+        leads = [(row.f1_lead, row.precision_lead) for row in rows_of if row.f1_lead and row.precision_lead]
+        lead = f"{_mean([a.value for a, _ in leads]):+.3f} / {_mean([b.value for _, b in leads]):+.3f}" if leads else ""
+        lost = sum(a.high < LOST_F1 for a, _ in leads), sum(b.high < LOST_PRECISION for _, b in leads)
+        lines.append(f"| {method} | {f1:.3f} | {ap:.3f} | {lead} | {f'{lost[0]} / {lost[1]}' if leads else ''} |")
     return "\n".join(lines) + "\n"
+
+
+def _peer(row: MethodFigures) -> str:
+    """Return F1 / AP of a peer, marked where it wins: * the interval of our lead is below the mark of a lost set."""
+    assert row.f1_lead is not None
+    assert row.precision_lead is not None
+    f1, ap = ("*" if row.f1_lead.high < LOST_F1 else ""), ("*" if row.precision_lead.high < LOST_PRECISION else "")
+    return f"{row.f1 or 0:.3f}{f1} / {row.average_precision or 0:.3f}{ap}"
 
 
 def _mean(values: list[float]) -> float:
@@ -114,14 +181,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--methods", default=METHOD_NAMES)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--weights", default="none")
-    parser.add_argument("--freeze", action="store_true")
+    parser.add_argument("--weights", default="lite0")
     parser.add_argument("--processes", type=int, default=2)
     chosen = parser.parse_args()
     chosen.output.mkdir(parents=True, exist_ok=True)
-    start = ["--weights", chosen.weights, *(["--freeze"] if chosen.freeze else [])]
+    start = ["--weights", chosen.weights, *(["--freeze"] if chosen.weights != "none" else [])]
     jobs = bench_jobs(chosen.data, chosen.output)
     with ThreadPoolExecutor(chosen.processes) as pool:
         shared = {"methods": chosen.methods, "seed": chosen.seed, "start": start}

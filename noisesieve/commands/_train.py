@@ -22,10 +22,9 @@ from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import Features, compute_features
 from noisesieve.learn.frozen.groups import join, near_identical
 from noisesieve.learn.frozen.head_data import HeadData, Projected
-from noisesieve.learn.frozen.heads import Heads
+from noisesieve.learn.frozen.ranked_heads import train_ranked_heads
 from noisesieve.learn.loop import Loop
 from noisesieve.learn.networks.pretrained import weights_file
-from noisesieve.learn.presets import ce_recipe
 from noisesieve.learn.recipes import HeadRecipe, NetworkRecipe, recipe_to_document
 from noisesieve.learn.training_data import TrainingData, TrainingTask
 from noisesieve.learn.warmup import held_out_rows
@@ -154,11 +153,7 @@ def train_heads(dataset: Dataset, features: Features, settings: ScanSettings, se
     recipe, losses = choose_loss(data, projected, recipe, session)
     if losses is not None:
         session.note(describe_loss(recipe, losses))
-    head, scores = Heads(data, recipe, session, projected=projected).run()
-    ce_head = None
-    if recipe.beta:  # else they are cross-entropy heads themselves
-        ce_head, ce_scores = Heads(data, ce_recipe(recipe, flip=head.flip), session, projected=projected).run()
-        scores = replace(scores, ce_probs=ce_scores.probs.astype(np.float32))
+    head, ce_head, scores = train_ranked_heads(data, recipe, session, projected=projected)
     sizes = torch.bincount(data.together)
     facts = replace(
         scores.facts,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,9 @@ import torch
 
 from noisesieve import __version__
 from noisesieve.bench import peers
-from noisesieve.bench.figures import AblationTable, BenchTable, MethodFigures, as_markdown, this_machine, to_document
+from noisesieve.bench.figures import AblationTable, BenchTable, as_markdown, figures_of, this_machine, to_document
 from noisesieve.bench.frozen_methods import FrozenComparison
-from noisesieve.bench.methods import METHODS, NEED_FOLDS, NEED_PLAIN, Comparison
+from noisesieve.bench.methods import METHODS, NEED_FOLDS, NEED_PLAIN, Comparison, MethodResult
 from noisesieve.commands._dataset import Dataset, decode_dataset, validate_settings
 from noisesieve.commands.measure_settings import BenchSettings
 from noisesieve.commands.scan_settings import ScanSettings
@@ -23,6 +24,7 @@ from noisesieve.learn.describe import describe
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import compute_features
+from noisesieve.learn.frozen.groups import near_identical
 from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.learn.training_data import TrainingData
@@ -51,10 +53,10 @@ def bench(settings: BenchSettings, *, session: Session | None = None) -> BenchTa
         if NEED_PLAIN & set(methods):
             joined.note("Training with plain cross-entropy, which several methods share")
             _ = comparison.plain
-        results = []
+        results: dict[str, MethodResult] = {}
         for name in methods:
             joined.note(name)
-            results.append(MethodFigures.of_result(name, METHODS[name](comparison), known, wrong))
+            results[name] = METHODS[name](comparison)
     return BenchTable(
         version=__version__,
         dataset=index.name,
@@ -68,7 +70,7 @@ def bench(settings: BenchSettings, *, session: Session | None = None) -> BenchTa
         warmup_epochs=comparison.warmup,
         flip=comparison.flip,
         machine=this_machine(joined.device),
-        methods=results,
+        methods=figures_of(results, known, wrong),
     )
 
 
@@ -115,6 +117,8 @@ def _comparison(dataset: Dataset, scan: ScanSettings, session: TrainingSession, 
     assert dataset.weights is not None
     features = compute_features(dataset.decoded, recipe, dataset.weights, scan.pixels, session, scratch=scratch)
     rows = HeadData(features, training_data.labels, training_data.classes, training_data.trusted)
+    groups = near_identical(Projected.of(rows, recipe).points, features.contents)
+    rows = replace(rows, groups=groups)
     recipe, _ = choose_depths(rows, recipe, session)
     recipe, _ = choose_loss(rows, Projected.of(rows, recipe), recipe, session)
-    return FrozenComparison(training_data, recipe, session, features=features)
+    return FrozenComparison(training_data, recipe, session, features=features, groups=groups)

@@ -6,8 +6,8 @@ import math
 
 Z95 = 1.959963984540054  # standard deviations in a 95 % interval
 ENOUGH = 2000  # rows from which the estimator's own error does not shrink any more
-OVERRATED, OVERRATED_LEAST, OVERRATED_UPTO = 0.2, 0.015, 0.2  # how far an estimate may be too high
-UNDERRATED, UNDERRATED_LEAST, UNDERRATED_UPTO = 0.3, 0.012, 0.16  # and too low
+OVERRATED, OVERRATED_LEAST, OVERRATED_UPTO = 0.12, 0.01, 0.2  # how far an estimate may be too high
+UNDERRATED, UNDERRATED_LEAST, UNDERRATED_UPTO = 0.42, 0.012, 0.12  # and too low
 
 
 def wilson_interval(hits: int, total: int) -> tuple[float, float]:
