@@ -2,10 +2,10 @@
 
     python -m noisesieve.bench.protocol ../shared/data -o held-back
 
-The folder contains cifar10n/train.parquet (`image`, `true_label`, `label_aggre`, `label_random1`) and clothing/validation
-and clothing/test (image folders). Of CIFAR-10N rows 12,000 to 16,000 and 16,000 to 20,000 are used, each with its human
-labels, with its true labels of which 2 % are flipped, and as a 1:50 tail with 5 and 10 % flipped; of clothing the 713
-photos as one set, with four planted noises and two seeds. Two sets run at a time, with one thread each. Results that
+The folder contains cifar10n/train.parquet (`image`, `true_label`, `label_aggre`, `label_random1`) and the image folders
+clothing/validation and clothing/test. Of CIFAR-10N rows 12,000 to 16,000 and 16,000 to 20,000 are used, each with its
+human labels, with its true labels of which 2 % are flipped, and as a 1:50 tail with 5 and 10 % flipped; of clothing the
+713 photos as one set, with four planted noises and two seeds. Two sets run at a time, with one thread each. Results that
 exist already are not computed again: use a new folder for a new commit.
 """
 
@@ -64,14 +64,14 @@ def bench_jobs(data: Path, out: Path) -> list[BenchJob]:
         rare = _write(tail, out / f"cifar10n-{first}-tail-right.parquet")
         for rate in (0.05, 0.1):
             jobs.append(_planted(f"cifar10n-{first}-tail-{rate:g}", rare, "symmetric", rate, SEEDS[0], out))
-    photos = out / "clothing-713.csv"
+    photos, root = out / "clothing-713.csv", data / "clothing"
     with photos.open("w", newline="", encoding="utf-8") as file:
-        files = sorted((data / "clothing" / split).rglob("*.jpg") for split in ("validation", "test"))
-        writer = csv.writer(file)
-        writer.writerows([("path", "label"), *((path.resolve(), path.parent.name) for part in files for path in part)])
+        files = [path for split in ("validation", "test") for path in sorted((root / split).rglob("*.jpg"))]
+        csv.writer(file).writerows([("path", "label"), *((path.relative_to(root), path.parent.name) for path in files)])
     for seed in SEEDS:
         for noise, rate in PLANTED:
-            jobs.append(_planted(f"clothing-713-{noise}-{rate:g}-{seed}", str(photos), noise, rate, seed, out))
+            name = f"clothing-713-{noise}-{rate:g}-{seed}"
+            jobs.append(_planted(name, str(photos), noise, rate, seed, out, "--root", str(root)))
     return jobs
 
 
@@ -81,13 +81,12 @@ def _write(table: pa.Table, path: Path) -> str:
     return str(path)
 
 
-def _planted(name: str, source: str, noise: str, rate: float, seed: int, out: Path) -> BenchJob:
+def _planted(name: str, source: str, noise: str, rate: float, seed: int, out: Path, *where: str) -> BenchJob:
     """Plant a noise and return the job on the new table."""
     target = out / f"{name}{Path(source).suffix}"
     options = ["--noise", noise, "--rate", f"{rate:g}", "--seed", str(seed), "-o", str(target), "--force"]
-    outside = [] if target.suffix == ".parquet" else ["--allow-outside"]
-    subprocess.run([*NOISESIEVE, "inject", source, *options, *outside, "-q"], stdout=subprocess.DEVNULL, check=True)
-    return BenchJob(name, [str(target), *outside, *TRUTH])
+    subprocess.run([*NOISESIEVE, "inject", source, *options, *where, "-q"], stdout=subprocess.DEVNULL, check=True)
+    return BenchJob(name, [str(target), *where, *TRUTH])
 
 
 def _tail(labels: list[str], rng: np.random.Generator) -> npt.NDArray[np.int64]:
