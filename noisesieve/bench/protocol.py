@@ -5,8 +5,8 @@
 The folder contains cifar10n/train.parquet (`image`, `true_label`, `label_aggre`, `label_random1`) and the image folders
 clothing/validation and clothing/test. Of CIFAR-10N rows 12,000 to 16,000 and 16,000 to 20,000 are used, each with its
 human labels, with its true labels of which 2 % are flipped, and as a 1:50 tail with 5 and 10 % flipped; of clothing the
-713 photos as one set, with four planted noises and two seeds. Two sets run at a time, with one thread each. Results that
-exist already are not computed again: use a new folder for a new commit.
+713 photos as one set, with four planted noises and two seeds. Two sets run at a time, with one thread each. Results
+that exist already are not computed again: use a new folder for a new commit.
 """
 
 from __future__ import annotations
