@@ -150,7 +150,9 @@ class Comparison:
         """Return the closed-form verdict and the ranking of a training."""
         labels, start = self.training_data.labels.numpy(), time.monotonic()
         eps = training.scores.sieve_eps or recipe.sieve_eps
-        verdicts = decide(training.scores, labels, eps=eps, trusted=np.zeros(len(labels), dtype=np.bool_))
+        verdicts = decide(
+            training.scores, labels, eps=eps, trusted=np.zeros(len(labels), dtype=np.bool_), exact=recipe.exact_label
+        )
         spent = time.monotonic() - start
         result = self.result(-verdicts.rank.astype(np.float64), verdicts.corrupted, training, spent)
         return replace(result, probability=verdicts.corruption_probability)

@@ -56,7 +56,9 @@ def inject(
 ) -> None:
     """Plant known label errors: write a table that `scan` reads, with the right labels in `true_label`.
 
-    The dataset itself is not changed. Instance noise depends on the image, as in the paper's Algorithm 1.
+    The dataset itself is not changed. Instance noise depends on the image: the paper's Algorithm 1. `instance` scales
+    the pixels to zero mean and unit variance first, so that flips spread over the classes; `instance-raw` multiplies
+    the raw bytes, as the authors' code does, where most flips go to one class.
 
     Example: noisesieve inject ./dataset --noise instance --rate 0.2 -o noisy.csv
     """
@@ -110,7 +112,7 @@ def _show(injected: InjectedNoise, planted: PlantedNoise) -> None:
     out.print(
         plain_text(f"{injected.flips:,} of {injected.examples:,} labels flipped: {injected.planted_rate:.2%}", "bold")
     )
-    if injected.noise == "instance":
+    if injected.noise.startswith("instance"):
         out.print(
             plain_text(
                 f"Each image has its own flip rate, normal around {injected.rate:g} and truncated to [0, 1]: "

@@ -43,7 +43,13 @@ def decide_rows(trained: Trained) -> Verdicts:
     dataset, scores = trained.dataset, trained.scores
     if dataset.decided:  # the heads learnt the decided labels; the verdicts are on the given ones
         scores = replace(scores, noise_model=None, rank_model=None)
-    verdicts = decide(scores, dataset.given_codes, eps=dataset.recipe.sieve_eps, trusted=dataset.never_suspects)
+    verdicts = decide(
+        scores,
+        dataset.given_codes,
+        eps=dataset.recipe.sieve_eps,
+        trusted=dataset.never_suspects,
+        exact=dataset.recipe.exact_label,
+    )
     return _corrected(verdicts, dataset)
 
 
@@ -139,6 +145,7 @@ def _save_model(
         prior=scores.prior.tolist(),
         beta=scores.beta,
         sieve_eps=recipe.sieve_eps,
+        exact_label=recipe.exact_label,
         summary=summarize_ranked_model(own_scores, verdicts)
         if ranked
         else summarize_model(own_scores, verdicts.corrupted, verdicts.corruption_probability),

@@ -56,7 +56,8 @@ def bench(settings: BenchSettings, *, session: Session | None = None) -> BenchTa
         results: dict[str, MethodResult] = {}
         for name in methods:
             joined.note(name)
-            results[name] = METHODS[name](comparison)
+            shown = f"{name}-heads" if name == "paper" and comparison.recipe.frozen else name
+            results[shown] = METHODS[name](comparison)
     return BenchTable(
         version=__version__,
         dataset=index.name,

@@ -256,7 +256,9 @@ def _scores(probs: Floats, model: SavedModel) -> Scores:
 
 def _decide(scores: Scores, codes: Ints, model: SavedModel) -> Verdicts:
     """Apply the closed form. P(wrong) comes from the scan's calibration, since a batch may have only one row."""
-    verdicts = decide(scores, codes, eps=model.sieve_eps, trusted=np.zeros(len(codes), dtype=np.bool_))
+    verdicts = decide(
+        scores, codes, eps=model.sieve_eps, trusted=np.zeros(len(codes), dtype=np.bool_), exact=model.exact_label
+    )
     given = torch.from_numpy(verdicts.label_probability)
     trust = log_probability(given) if verdicts.suspicion is None else -torch.from_numpy(verdicts.suspicion)
     wrong = 1 - given if model.calibration is None else apply_calibration(model.calibration, trust)

@@ -22,6 +22,7 @@ from noisesieve.sources.containers import read_index
 from noisesieve.sources.write_table import table_kind, write_index
 
 BLOCK = 4096  # images copied at a time
+INSTANCE = ("instance", "instance-raw")  # noise that depends on the image
 INSTANCE_SIZE = 32  # side of the images for Algorithm 1, in pixels
 
 
@@ -91,11 +92,11 @@ def plant_noise(
         raise InputError(f"{len(classes):,} classes: too many to plant noise into.", "Is --label-column right?")
     rng = np.random.default_rng(seed)
     unreadable = None
-    if kind == "instance":
+    if kind in INSTANCE:
         rows, images = _read_images(index, pixel_settings, session)
         unreadable = len(index) - len(rows)
         after = before.copy()
-        after[rows] = noise.instance(images, before[rows], len(classes), rate=rate, rng=rng)
+        after[rows] = noise.instance(images, before[rows], len(classes), rate=rate, rng=rng, raw=kind == INSTANCE[1])
     else:
         flip = {"symmetric": noise.symmetric, "asymmetric": noise.asymmetric}[kind]
         after = flip(before, len(classes), rate=rate, rng=rng)
@@ -105,7 +106,7 @@ def plant_noise(
         flipped=before != after,
         classes=classes,
         counts=counts,
-        expected_rate=noise.truncated_mean(rate) if kind == "instance" else rate,
+        expected_rate=noise.truncated_mean(rate) if kind in INSTANCE else rate,
         unreadable=unreadable,
     )
 

@@ -37,7 +37,12 @@ class InjectSettings(Settings):
         flags=("--output", "-o"),
         metavar="TABLE",
     )
-    noise: str = option(REQUIRED, "Kind of noise.", DATA, choices=("symmetric", "asymmetric", "instance"))
+    noise: str = option(
+        REQUIRED,
+        "Kind of noise. instance: the paper's Algorithm 1 on standardized pixels; instance-raw: on bytes, as its code.",
+        DATA,
+        choices=("symmetric", "asymmetric", "instance", "instance-raw"),
+    )
     rate: float = option(
         REQUIRED,
         "Share of labels to flip: 0.2, or 20%.",

@@ -37,7 +37,7 @@ def introduce(recipe: Recipe, options: TrainingOptions, *, compared_heads: HeadR
 def _side_effects(recipe: NetworkRecipe, options: TrainingOptions) -> list[str]:
     """Return what an option changes beside what it names."""
     effects = []
-    plain = replace(options, settle_epochs=None, mixup=None, balanced=None, epoch_steps=None, score_pass="eval")
+    plain = replace(options, settle_epochs=None, mixup=None, balanced=None, epoch_steps=None, score_pass=None)
     if asks_for_nothing(plain) and not asks_for_nothing(options):
         named = [name for name in (*NETWORK_ONLY, "score_pass") if getattr(options, name) != getattr(plain, name)]
         flags = ", ".join("--" + name.replace("_", "-") for name in named)

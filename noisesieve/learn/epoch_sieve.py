@@ -32,12 +32,16 @@ class EpochSieve:
         last, everything = state.epoch == schedule.epochs, torch.arange(len(self.labels))
         sieved = state.epoch >= schedule.sieve_start or schedule.sieve_start > schedule.epochs  # or no sieve at all
         averaged = sieved and state.epoch > schedule.epochs - recipe.average_epochs
+        if recipe.score_pass == "step":
+            state.pending = state.keep.clone()  # for the counts; each step of the next epoch finds its own
         if last or (averaged and recipe.score_pass == "eval"):
             probs = self.scorer.score(state, everything)
             state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs
             state.prob_count += 1
             if last:
-                state.saved_model_scores = second_opinion.label_scores(probs, self.labels, recipe.sieve_eps)
+                state.saved_model_scores = second_opinion.label_scores(
+                    probs, self.labels, recipe.sieve_eps, exact=recipe.exact_label
+                )
             return self.margins_of(probs, everything)
         if not schedule.scores_after(state.epoch) or recipe.score_pass != "eval":
             return None
@@ -63,7 +67,8 @@ class EpochSieve:
 
     def margins_of(self, probs: Tensor, rows: Tensor) -> Tensor:
         """Return the margins (B,) of probabilities (B, K), with the floor of the loop."""
-        return margin(probs, self.labels[rows], self.state.loop_eps or self.recipe.loop_eps)
+        eps = self.state.loop_eps or self.recipe.loop_eps
+        return margin(probs, self.labels[rows], eps, exact=self.recipe.exact_label)
 
     def keep(self, clean: Tensor) -> None:
         """Set v for the next epoch. Raises an error if every row would be dropped."""
@@ -79,13 +84,24 @@ class EpochSieve:
         state.keep = clean
 
     def add_batch(self, logits: Tensor, batch: Tensor) -> None:
-        """--score-pass train: set v for the next epoch from the augmented batch, as in the authors' code."""
-        state, processes = self.state, self.processes
+        """--score-pass train: set v for the next epoch from the augmented batch."""
+        state = self.state
+        if state.pending is None:
+            state.pending = state.keep.clone()  # rows in no batch keep their v
+        state.pending[batch] = self.clean_in_batch(logits, batch)
+
+    def keep_batch(self, logits: Tensor, batch: Tensor) -> None:
+        """--score-pass step: set v of a batch for the step that computed these logits, as in the authors' code."""
+        state = self.state
+        if state.epoch >= state.schedule(self.recipe).sieve_start:
+            state.keep[batch] = self.clean_in_batch(logits, batch) | self.trusted[batch]
+
+    def clean_in_batch(self, logits: Tensor, batch: Tensor) -> Tensor:
+        """Return which rows of a batch pass the sieve, (B,) bool, from the logits of this rank's part of it."""
+        processes = self.processes
         mine = processes.rows_of_rank(batch)
         margins = self.margins_of(logits.detach().cpu().double().softmax(dim=1), mine)
         clean = torch.zeros(len(batch))
         if processes.rank < len(batch):
             clean[processes.rank :: processes.size] = (margins < 0).float()
-        if state.pending is None:
-            state.pending = state.keep.clone()  # rows in no batch keep their v
-        state.pending[batch] = processes.sum(clean) > 0
+        return processes.sum(clean) > 0

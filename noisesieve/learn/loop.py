@@ -102,7 +102,7 @@ class Loop:
                 score_seconds=time.monotonic() - start,
             )
             state.history = [*state.history, asdict(row)]
-            state.epoch, state.step, state.epoch_facts = state.epoch + 1, 0, {}
+            state.epoch, state.step, state.epoch_facts, state.prior = state.epoch + 1, 0, {}, None
             self.save()
         self.session.finish()
         return state, self.scores()
@@ -145,6 +145,7 @@ class Loop:
         batches = self.epoch_batches()
         facts = state.epoch_facts = state.epoch_facts or vars(EpochTotals())
         kept = int(state.keep.sum())
+        self.recount_prior()
         state.model.train()
         todo = [self.batch_rows(batch) for batch in batches[state.step :]]
         for images, (used, mine) in zip(self.loader.batches([mine for _, mine in todo]), todo, strict=True):
@@ -177,18 +178,18 @@ class Loop:
     def batch_rows(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows of a batch that the network computes: over all ranks, and on this rank.
 
-        These are the kept rows; with --score-pass train all rows, where dropped ones have weight zero in the loss.
+        These are the kept rows; with --score-pass train or step all rows: dropped ones have weight zero in the loss.
         """
-        used = batch if self.recipe.score_pass == "train" else batch[self.state.keep[batch]]
+        used = batch[self.state.keep[batch]] if self.recipe.score_pass == "eval" else batch
         return used, self.processes.rows_of_rank(used)
 
     def train_step(self, images: Tensor, mine: Tensor, used: Tensor, steps: int) -> tuple[bool, bool]:
         """Update the weights once; a batch without kept rows changes nothing. Returns (stop, save a checkpoint)."""
         state, recipe, processes, facts = self.state, self.recipe, self.processes, self.state.epoch_facts
+        sieves = recipe.score_pass == "step"  # then v is known only after the forward pass
         count = int(state.keep[used].sum())
-        if count == 0:
-            facts["skipped"] += 1
-            return processes.size == 1 and self.session.stop() is not None, False
+        if count == 0 and not sieves:
+            return self.skip_step()
         beta = self.schedule.beta(state.epoch)
         for group in state.optimizer.param_groups:
             group["lr"] = group["share"] * self.schedule.learning_rate(state.epoch, state.step / steps)
@@ -199,6 +200,11 @@ class Loop:
             views, partner, share = mix(views, generator, recipe.mixup)
         with state.precision.autocast():
             logits = state.model(views)
+        if sieves:
+            self.sieve.keep_batch(logits.detach(), used)
+            count = int(state.keep[used].sum())
+            if count == 0:
+                return self.skip_step()
         weight = state.keep[mine].float() / count * (processes.rank < len(used))
         labels = self.labels[mine].to(processes.device)
         each = mixed_loss(logits, labels, labels[partner.to(processes.device)], share, self.loss(beta))
@@ -222,6 +228,20 @@ class Loop:
         if self.observe is not None:
             self.observe(logits.detach(), mine)
         return stopping > 0, saving > 0
+
+    def skip_step(self) -> tuple[bool, bool]:
+        """Count a batch without kept rows, which changes nothing. Returns (stop, save a checkpoint)."""
+        self.state.epoch_facts["skipped"] += 1
+        return self.processes.size == 1 and self.session.stop() is not None, False
+
+    def recount_prior(self) -> None:
+        """Count the prior of CR on the kept rows, if the recipe asks for it: a class without kept rows gets zero."""
+        state, classes = self.state, len(self.prior)
+        if self.recipe.recount_prior:
+            if state.prior is None:
+                state.prior = torch.bincount(self.labels[state.keep], minlength=classes).double() / state.keep.sum()
+            self.prior = state.prior
+            self.device_prior = self.prior.float().to(self.processes.device)
 
     def loss(self, beta: float) -> Loss:
         """Return the loss of this epoch."""

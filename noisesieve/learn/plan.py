@@ -70,7 +70,7 @@ def asks_for_nothing(options: TrainingOptions) -> bool:
     """Return True if no option asks for a certain network, for certain weights, or for a full training."""
     plain = options.preset == "auto" and options.backbone is None and options.weights is None and options.freeze is None
     full = options.settle_epochs is not None or options.mixup or options.balanced or options.epoch_steps
-    return plain and options.score_pass == "eval" and not full
+    return plain and options.score_pass in (None, "eval") and not full
 
 
 def choose_weights(options: TrainingOptions, *, device: str) -> tuple[str, bool]:
@@ -169,7 +169,7 @@ def _with_options(recipe: Recipe, options: TrainingOptions) -> Recipe:
         }
     if isinstance(recipe, HeadRecipe):
         _refuse_for_heads(options)
-        del changes["score_pass"]
+        changes.pop("score_pass", None)
     planned = replace(recipe, **changes)
     if is_timm(planned.backbone):
         planned = replace(planned, image_size=fitting_size(planned.backbone, planned.image_size))
@@ -200,7 +200,7 @@ NETWORK_ONLY = ("mixup", "balanced", "epoch_steps", "settle_epochs")  # options 
 def _refuse_for_heads(options: TrainingOptions) -> None:
     """Refuse options that heads on frozen features, or on vectors, do not have."""
     given = [name for name in NETWORK_ONLY if getattr(options, name)]
-    given += ["score_pass"] * (options.score_pass != "eval")
+    given += ["score_pass"] * (options.score_pass not in (None, "eval"))
     if given:
         flag = "--" + given[0].replace("_", "-")
         raise UsageError(
@@ -223,8 +223,10 @@ def _check(recipe: Recipe) -> None:
             f"--settle-epochs {recipe.settle_epochs}: the sieve starts before they end.",
             "Lower it, or raise --sieve-start.",
         )
-    if isinstance(recipe, NetworkRecipe) and recipe.mixup and recipe.score_pass == "train":
-        raise UsageError("--mixup with --score-pass train: mixed images cannot be scored.", "Leave one of them out.")
+    if isinstance(recipe, NetworkRecipe) and recipe.mixup and recipe.score_pass != "eval":
+        raise UsageError(
+            f"--mixup with --score-pass {recipe.score_pass}: mixed images cannot be scored.", "Leave one of them out."
+        )
     if recipe.beta > 1 and recipe.warmup_epochs == 0:
         raise UsageError(
             "--warmup-epochs 0 with beta above 1 reinforces the random predictions of a new network.",

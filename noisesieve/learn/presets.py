@@ -54,7 +54,9 @@ def paper_rule(recipe: Recipe) -> Recipe:
     That is eps 1e-8 in loop and verdict, and the probabilities of the last epoch's network alone: no CE snapshot, no
     averaged weights, no average over epochs.
     """
-    recipe = replace(recipe, settle_epochs=0, average_epochs=1, loop_eps=PAPER_EPS, sieve_eps=PAPER_EPS)
+    recipe = replace(
+        recipe, settle_epochs=0, average_epochs=1, loop_eps=PAPER_EPS, sieve_eps=PAPER_EPS, exact_label=True
+    )
     recipe = replace(recipe, adaptive_eps=False, adaptive_beta=False, beta=PAPER_BETA)
     if isinstance(recipe, NetworkRecipe):
         return replace(recipe, ema_epochs=0, decay_biases=True)
@@ -118,6 +120,23 @@ def cifar(rows: int, natural: int, device: str) -> NetworkRecipe:
         average_epochs=1,
         loop_eps=PAPER_EPS,
         sieve_eps=PAPER_EPS,
+        exact_label=True,
+    )
+
+
+def cifar_code(rows: int, natural: int, device: str) -> NetworkRecipe:
+    """The recipe of the authors' published code for CIFAR, where it differs from the paper's text."""
+    return replace(
+        cifar(rows, natural, device),
+        warmup_epochs=11,
+        ramp_epochs=29,
+        sieve_start=32,
+        divide_at=41,
+        momentum=0.0,
+        weight_decay=0.0,
+        lr_over_beta=True,
+        recount_prior=True,
+        score_pass="step",
     )
 
 
@@ -145,6 +164,7 @@ def clothing1m(rows: int, natural: int, device: str) -> NetworkRecipe:
         average_epochs=1,
         loop_eps=PAPER_EPS,
         sieve_eps=PAPER_EPS,
+        exact_label=True,
     )
 
 
@@ -152,5 +172,6 @@ PRESET_RECIPES: dict[str, Callable[[int, int, str], Recipe]] = {
     "auto": auto,
     "paper": paper,
     "cifar": cifar,
+    "cifar-code": cifar_code,
     "clothing1m": clothing1m,
 }

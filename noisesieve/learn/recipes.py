@@ -46,6 +46,8 @@ class SieveSchedule(NetworkChoice):
     average_epochs: int = 5  # the verdict's probabilities are the mean over this many last epochs
     loop_eps: float = 1e-3
     sieve_eps: float = 0.3
+    exact_label: bool = False  # True: the label's own term of loop and verdict has no floor, as in the authors' code
+    lr_over_beta: bool = False  # True: the learning rate is divided by 1 + beta ("steps" only; "cosine" always is)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +66,9 @@ class NetworkRecipe(SieveSchedule):
     opinion_weight: float = 0.3  # weight of the cross-entropy snapshot in the geometric mean
     adaptive_eps: bool = False  # True: loop_eps is lowered where snapshot and network disagree on the first suspects
     adaptive_beta: bool = False  # True: beta is lowered where one class has a large part of the rows
+    recount_prior: bool = False  # True: the prior of CR is counted anew in each epoch, on the kept rows
+    # How v is found. "eval": all rows after each epoch. "train": from the augmented batches, for the next epoch.
+    # "step": from the forward pass of the step that uses it
     score_pass: str = "eval"
     regularizer: str = "confidence"  # or "entropy", which the ablation compares with
 

@@ -59,7 +59,8 @@ class Schedule:
         """Return the learning rate when `part` (0 to 1) of the epoch is done."""
         lr, now = self.recipe.lr, epoch - 1 + part
         if self.recipe.lr_schedule == "steps":
-            return lr * 0.1 ** sum(epoch > step for step in self.recipe.lr_steps)
+            rate = lr * 0.1 ** sum(epoch > step for step in self.recipe.lr_steps)
+            return rate / (1 + self.beta(epoch)) if self.recipe.lr_over_beta else rate
         if self.recipe.lr_schedule == "cosine":  # over the whole run; lower for larger beta
             return lr / (1 + self.beta(epoch)) * half_cosine(now / self.epochs)
         if now < self.warmup:

@@ -52,9 +52,9 @@ def combine(state: TrainingState, probs: Tensor, labels: Tensor, weight: float) 
     return probs, disagree
 
 
-def label_scores(probs: Tensor, labels: Tensor, eps: float) -> Tensor:
+def label_scores(probs: Tensor, labels: Tensor, eps: float, *, exact: bool = False) -> Tensor:
     """Return (N, 2): the probability of the given label, and 1 where the closed form flags the row."""
-    flagged = margin(probs, labels, eps) >= 0
+    flagged = margin(probs, labels, eps, exact=exact) >= 0
     return torch.stack((probs.gather(1, labels[:, None]).squeeze(1), flagged.double()), dim=1)
 
 

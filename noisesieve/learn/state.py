@@ -41,6 +41,7 @@ class TrainingState:
     ce_snapshot_count: int = 0
     saved_model_scores: Tensor | None = None  # (N, 2) float64: `label_scores` of the last epoch, for the model card
     early_clean: Tensor | None = None  # (N,) bool: v after the epoch `divide_at`
+    prior: Tensor | None = None  # (K,) float64 of this epoch, where it is counted anew in each
     margin_history: Tensor | None = None  # (E, N) float32: the margin of every row at each scoring pass
     stashed: dict[str, Tensor] = field(default_factory=dict)  # weights to return to after the CE snapshot
     epoch: int = 1
@@ -54,7 +55,7 @@ class TrainingState:
     epoch_facts: Json = field(default_factory=dict)  # sums over the steps of the current epoch
     history: list[Json] = field(default_factory=list)  # one row per epoch
 
-    _OPTIONAL = ("pending", "prob_sum", "ce_snapshot", "saved_model_scores", "early_clean", "margin_history")
+    _OPTIONAL = ("pending", "prob_sum", "ce_snapshot", "saved_model_scores", "early_clean", "margin_history", "prior")
     _FACTS = (
         "prob_count",
         "ce_snapshot_count",

@@ -19,7 +19,10 @@ class TrainingOptions(Settings):
     """What the user asked for; None leaves the choice to the preset."""
 
     preset: str = option(
-        "auto", "auto, or the paper's own rule or recipe.", NETWORK, choices=("auto", "paper", "cifar", "clothing1m")
+        "auto",
+        "auto, the paper's own rule or recipes, or its code's.",
+        NETWORK,
+        choices=("auto", "paper", "cifar", "cifar-code", "clothing1m"),
     )
     backbone: str | None = option(
         None,
@@ -90,8 +93,12 @@ class TrainingOptions(Settings):
     epoch_steps: int | None = option(
         None, "Batches per epoch. Default: every row once.", TRAINING, minimum=1, maximum=10**9
     )
-    score_pass: str = option(
-        "eval", "Score all rows in eval mode, or the augmented training batches.", TRAINING, choices=("eval", "train")
+    score_pass: str | None = option(
+        None,
+        "How the sieve scores rows. eval, the default: all, after each epoch; train: from the augmented batches, for "
+        "the next epoch; step: from the batch, for the same step. The verdict comes from an eval pass.",
+        TRAINING,
+        choices=("eval", "train", "step"),
     )
 
     def __post_init__(self) -> None:
@@ -112,7 +119,7 @@ class TrainingOptions(Settings):
             )
         if self.mixup or self.balanced or self.epoch_steps:
             raise UsageError("--freeze: does not support --mixup, --balanced or --epoch-steps.", "Leave them out.")
-        if self.score_pass != "eval" or self.settle_epochs is not None:
+        if self.score_pass not in (None, "eval") or self.settle_epochs is not None:
             raise UsageError("--freeze: does not support --score-pass or --settle-epochs.", "Leave them out.")
 
 

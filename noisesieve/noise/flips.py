@@ -49,20 +49,23 @@ def truncated_mean(rate: float) -> float:
 
 
 def instance(
-    images: npt.NDArray[np.uint8], labels: Labels, classes: int, *, rate: float, rng: np.random.Generator
+    images: npt.NDArray[np.uint8],
+    labels: Labels,
+    classes: int,
+    *,
+    rate: float,
+    rng: np.random.Generator,
+    raw: bool = False,
 ) -> Labels:
     """The paper's Algorithm 1: the new class of a row depends on its pixels (N, H, W, C), through a random matrix W.
 
-    Pixels are scaled over the dataset to zero mean and unit variance: on raw bytes the softmax saturates and almost
-    every flip goes to one class.
+    Pixels are scaled over the dataset to zero mean and unit variance, unless `raw`: on raw bytes, as the authors' code
+    uses them, the softmax saturates, so that each image has one certain target, and most flips go to one class.
     """
     rates = truncated_rates(len(labels), rate=rate, rng=rng)  # step 2
     pixels = images.reshape(len(images), -1)
-    blocks = [
-        pixels[start : start + BLOCK] for start in range(0, len(pixels), BLOCK)
-    ]  # float64 takes 8 times the memory of bytes
-    mean = sum(int(block.sum(dtype=np.int64)) for block in blocks) / pixels.size
-    spread = math.sqrt(sum(float(np.square(block - mean).sum()) for block in blocks) / pixels.size) or 1.0
+    blocks = [pixels[start : start + BLOCK] for start in range(0, len(pixels), BLOCK)]
+    mean, spread = (0.0, 1.0) if raw else _moments(blocks, pixels.size)
     weights = rng.standard_normal((pixels.shape[1], classes))  # step 3: one W of S x K
     rows = np.arange(len(labels))
     scores = np.concatenate([(block - mean) / spread @ weights for block in blocks])  # step 4, (N, K)
@@ -73,3 +76,10 @@ def instance(
     draws = rng.random(len(labels))[:, None]
     drawn: Labels = (np.cumsum(probs, axis=1) < draws).sum(axis=1, dtype=np.int64)  # step 8
     return drawn.clip(max=classes - 1)
+
+
+def _moments(blocks: list[npt.NDArray[np.uint8]], count: int) -> tuple[float, float]:
+    """Return mean and deviation of all pixels; blocks, since float64 takes 8 times the memory of bytes."""
+    mean = sum(int(block.sum(dtype=np.int64)) for block in blocks) / count
+    spread = math.sqrt(sum(float(np.square(block - mean).sum()) for block in blocks) / count)
+    return mean, spread or 1.0

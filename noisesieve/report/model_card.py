@@ -77,6 +77,7 @@ class ModelCard:
     sieve_eps: float
     summary: ModelSummary
     rank_model: RankModel | None = None  # what ranks; None: the probability of the given label
+    exact_label: bool = False  # the label's own term has no floor
 
 
 def save_model(folder: Path, weights: TrainedWeights, card: ModelCard) -> None:
@@ -103,6 +104,7 @@ def save_model(folder: Path, weights: TrainedWeights, card: ModelCard) -> None:
         "prior": card.prior,
         "beta": card.beta,
         "sieve_eps": card.sieve_eps,
+        "exact_label": card.exact_label,
         "base_rate": {"flagged": summary.flagged, "of": summary.of},
         "rank_model": models,
         "calibration": {"log_probability": summary.trust, "chance": summary.corruption_probability},
@@ -132,6 +134,7 @@ class SavedModel:
     sha256: str
     rank_model: RankModel | None = None
     heads: int = 1  # linear classifiers in `network.fc`: two where cross-entropy heads help to rank
+    exact_label: bool = False
     is_earlier: bool = False  # heads of the first method: nothing ranks but the given label's probability
 
 
@@ -179,6 +182,7 @@ class _Card:
     base_rate: dict[str, int] | None = None
     calibration: _Curve | None = None
     rank_model: _RankModel | None = None  # schema version 1 has none
+    exact_label: bool = False
 
     def require_bounds(self) -> None:
         """Raise ValueError for values that no scan writes."""
@@ -209,6 +213,7 @@ class _Card:
             prior=self.prior,
             beta=self.beta,
             sieve_eps=self.sieve_eps,
+            exact_label=self.exact_label,
             base_rate=self.base_rate,
             calibration=None if curve is None else (curve.log_probability, curve.chance),
             sha256=self.sha256,

@@ -23,9 +23,11 @@ from noisesieve.sieve.ranking import fit_rank_model, suspicion
 BLOCK = 65_536  # rows at a time: the terms of a million rows and a thousand classes would not fit in memory
 
 
-def _apply_in_blocks(probs: Tensor, given: Tensor, prior: Tensor, beta: float, eps: float) -> ThresholdTerms:
+def _apply_in_blocks(
+    probs: Tensor, given: Tensor, prior: Tensor, beta: float, *, eps: float, exact: bool
+) -> ThresholdTerms:
     parts = [
-        apply_threshold(p, y, prior=prior, beta=beta, eps=eps)
+        apply_threshold(p, y, prior=prior, beta=beta, eps=eps, exact=exact)
         for p, y in zip(probs.split(BLOCK), given.split(BLOCK), strict=True)
     ]
     return ThresholdTerms(*(torch.cat([getattr(part, name.name) for part in parts]) for name in fields(ThresholdTerms)))
@@ -59,13 +61,18 @@ def _expected_precision(scores: Scores, corrupted: Tensor) -> float:
     return expected_precision(suspect_disagreement(disagree, corrupted))
 
 
-def decide(scores: Scores, labels: Ints, *, eps: float, trusted: Bools) -> Verdicts:
-    """Apply the closed-form threshold once, to the averaged probabilities. Trusted rows are always clean."""
+def decide(scores: Scores, labels: Ints, *, eps: float, trusted: Bools, exact: bool = False) -> Verdicts:
+    """Apply the closed-form threshold once, to the averaged probabilities. Trusted rows are always clean.
+
+    With `exact` the label's own term has no floor; that of `paper_corrupted` never has.
+    """
     probs = torch.from_numpy(scores.probs)  # (N, K) float64
     given = torch.from_numpy(labels)
     trusted_rows = torch.from_numpy(trusted)
-    terms = _apply_in_blocks(probs, given, torch.from_numpy(scores.prior), scores.beta, eps)
-    paper = torch.cat([margin(p, y, PAPER_EPS) for p, y in zip(probs.split(BLOCK), given.split(BLOCK), strict=True)])
+    terms = _apply_in_blocks(probs, given, torch.from_numpy(scores.prior), scores.beta, eps=eps, exact=exact)
+    paper = torch.cat(
+        [margin(p, y, PAPER_EPS, exact=True) for p, y in zip(probs.split(BLOCK), given.split(BLOCK), strict=True)]
+    )
     label_probs = probs.gather(1, given[:, None]).squeeze(1)
     corrupted = terms.corrupted & ~trusted_rows
     model, doubt = scores.rank_model, -label_probs

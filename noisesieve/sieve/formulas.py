@@ -4,6 +4,9 @@ l(j)  = -ln(f[j] + eps)                     the floored log-loss of class j
 CR    = -beta * sum_j prior[j] * l(j)       the confidence regularizer
 alpha = mean_j l(j) + CR                    the threshold
 clean  iff  l(y) + CR < alpha               strictly; CR cancels, so the verdict depends on neither beta nor prior
+
+In the paper's own rule the label's own term is exact, -ln f[y], and only CR and alpha have the floor, as in the
+authors' code. Theorem 2 then holds for f[y] > 1 / K + eps.
 """
 
 from __future__ import annotations
@@ -47,13 +50,24 @@ def largest_beta(largest_share: float) -> float:
     return 0.5 / largest_share
 
 
-def margin(probs: Tensor, labels: Tensor, eps: float, *, classes_first: bool = False) -> Tensor:
+def margin(probs: Tensor, labels: Tensor, eps: float, *, exact: bool = False, classes_first: bool = False) -> Tensor:
     """Return l(y) - mean_j l(j), (N,), from probabilities (N, K), or (K, N): zero or above is corrupted.
 
-    Computed with log1p(f / eps), where ln eps cancels: stable for every eps from 1e-12 to 1e6.
+    Computed with log1p(f / eps), where ln eps cancels: stable for every eps from 1e-12 to 1e6. With `exact` the label's
+    own term has no floor.
     """
     gains, classes = torch.log1p(probs / eps), 0 if classes_first else 1
+    if exact:
+        own = -exact_log_loss(probs, labels, classes_first=classes_first)
+        return gains.mean(dim=classes) + math.log(eps) - own
     return gains.mean(dim=classes) - gains.gather(classes, labels.unsqueeze(classes)).squeeze(classes)
+
+
+def exact_log_loss(probs: Tensor, labels: Tensor, *, classes_first: bool = False) -> Tensor:
+    """Return -ln f[y], (N,), finite also where the probability is zero."""
+    classes = 0 if classes_first else 1
+    own = probs.gather(classes, labels.unsqueeze(classes)).squeeze(classes)
+    return -own.clamp(min=torch.finfo(probs.dtype).tiny).log()
 
 
 def undecided(margins: Tensor) -> int:
@@ -77,7 +91,7 @@ def best_other_class(probs: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class ThresholdTerms:
-    """The terms of the verdict, one entry per row, all with the same eps."""
+    """The terms of the verdict, one entry per row."""
 
     loss: Tensor  # (N,) l(y)
     regularizer: Tensor  # (N,) CR
@@ -87,12 +101,17 @@ class ThresholdTerms:
     corrupted: Tensor  # (N,) bool
 
 
-def apply_threshold(probs: Tensor, labels: Tensor, *, prior: Tensor, beta: float, eps: float) -> ThresholdTerms:
-    """Apply the closed-form threshold to probabilities (N, K) and given labels (N,)."""
+def apply_threshold(
+    probs: Tensor, labels: Tensor, *, prior: Tensor, beta: float, eps: float, exact: bool = False
+) -> ThresholdTerms:
+    """Apply the closed-form threshold to probabilities (N, K) and given labels (N,).
+
+    With `exact` the label's own term has no floor, as in the paper's own rule.
+    """
     losses = floored_log_loss(probs.log(), eps)  # (N, K); ln 0 = -inf is floored
-    loss = losses.gather(1, labels[:, None]).squeeze(1)
+    loss = exact_log_loss(probs, labels) if exact else losses.gather(1, labels[:, None]).squeeze(1)
     cr = regularizer(losses, prior.to(losses), beta)
-    gap = margin(probs, labels, eps)
+    gap = margin(probs, labels, eps, exact=exact)
     return ThresholdTerms(
         loss=loss,
         regularizer=cr,

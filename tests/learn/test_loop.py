@@ -228,3 +228,56 @@ def test_planted_flips_are_the_least_probable_labels() -> None:
 def test_a_dataset_smaller_than_a_batch_still_trains() -> None:
     _, scores = loop(training_data(rows=7, flips=0)).run()
     assert scores.probs.shape == (7, 3)
+
+
+def test_the_step_pass_sieves_with_the_logits_of_its_own_step() -> None:
+    recipe = replace(RECIPE, score_pass="step", sieve_start=3, epochs=4, loop_eps=1e-8, exact_label=True)
+    made, seen = loop(training_data(rows=96, flips=12), recipe), []
+
+    def observe(logits: torch.Tensor, rows: torch.Tensor) -> None:
+        if made.state.epoch >= 3:
+            probs = logits.double().softmax(dim=1)
+            own = -probs.gather(1, made.labels[rows, None]).squeeze(1).log()
+            clean = own < -(probs + 1e-8).log().mean(dim=1)  # restated in float64
+            seen.append(torch.equal(made.state.keep[rows], clean))
+
+    made.observe = observe
+    _, scores = made.run()
+    assert len(seen) > 6
+    assert all(seen)
+    assert [row.kept for row in scores.history][:2] == [96, 96]
+    assert scores.history[-1].kept < 96
+
+
+def test_the_prior_is_recounted_over_kept_rows_in_each_epoch() -> None:
+    data = training_data(rows=60)
+    made = loop(data, replace(RECIPE, recount_prior=True))
+    made.recount_prior()
+    assert torch.allclose(made.prior, torch.bincount(data.labels, minlength=3).double() / 60)
+    made.state.prior = None
+    made.state.keep = data.labels != 2
+    made.recount_prior()
+    counts = torch.bincount(data.labels[data.labels != 2], minlength=3).double()
+    assert torch.allclose(made.prior, counts / counts.sum())
+    assert made.prior[2] == 0
+    made.state.keep = data.labels != 0  # within the epoch the prior stays
+    made.recount_prior()
+    assert made.prior[2] == 0
+
+
+@pytest.mark.parametrize("changes", [{"score_pass": "step", "recount_prior": True, "sieve_start": 3}])
+def test_the_codes_recipe_resumes_with_the_same_bits(changes: dict[str, Any], tmp_path: Path) -> None:
+    recipe = replace(RECIPE, **changes)
+    whole = loop(training_data(), recipe).run()[1]
+    store = Checkpoints(tmp_path, identity="x", warn=lambda text: None)
+    steps = 0
+
+    def stop() -> Stopped | None:
+        nonlocal steps
+        steps += 1
+        return Stopped("asked", exit_code=130) if steps == 14 else None
+
+    with pytest.raises(Stopped):
+        Loop(training_data(), recipe, TrainingSession(stop=stop), checkpoints=store).run()
+    again = Loop(training_data(), recipe, TrainingSession(), checkpoints=store).run()[1]
+    assert np.array_equal(whole.probs, again.probs)

@@ -104,7 +104,7 @@ def test_the_preset_paper_is_the_papers_rule_with_the_lengths_of_auto() -> None:
     changed = {name for name, value in vars(paper).items() if value != vars(auto)[name]}
     assert changed == {
         *("settle_epochs", "ema_epochs", "average_epochs", "loop_eps", "adaptive_eps", "sieve_eps"),
-        *("adaptive_beta", "decay_biases"),
+        *("adaptive_beta", "decay_biases", "exact_label"),
     }
     assert (paper.settle_epochs, paper.ema_epochs, paper.average_epochs) == (0, 0, 1)
     assert paper.loop_eps == paper.sieve_eps == 1e-8

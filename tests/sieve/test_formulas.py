@@ -266,3 +266,33 @@ def test_the_entropy_is_zero_for_certainty_and_largest_for_none() -> None:
     found = entropy(probs.log())
     expected = torch.tensor([0.0, math.log(3), 1.5 * math.log(2)], dtype=DOUBLE)
     assert torch.allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 100])
+@pytest.mark.parametrize("scale", [1.0, 10.0, 60.0])
+def test_theorem_2_with_the_exact_label_term_holds_above_one_over_k_plus_eps(classes: int, scale: float) -> None:
+    probs, labels = random_case(classes, scale, seed=classes)
+    for eps in (1e-8, 1e-3, 0.1):
+        above = probs.gather(1, labels[:, None]).squeeze(1) > 1 / classes + eps
+        terms = apply_threshold(probs, labels, prior=uniform(classes), beta=2, eps=eps, exact=True)
+        assert not (above & terms.corrupted).any()
+        assert torch.allclose(terms.regularized_loss - terms.threshold, terms.margin, atol=1e-9)
+
+
+def test_the_exact_term_is_the_authors_and_only_ever_flags_more() -> None:
+    logits = torch.randn((5000, 100), generator=torch.Generator().manual_seed(0), dtype=DOUBLE) * 10
+    labels = torch.arange(5000) % 100
+    probs = logits.softmax(dim=1)
+    own = -logits.log_softmax(dim=1).gather(1, labels[:, None]).squeeze(1)  # restated: F.cross_entropy
+    alpha = -(probs + 1e-8).log().mean(dim=1)  # and the mean of the floored losses
+    floored, exact = margin(probs, labels, 1e-8), margin(probs, labels, 1e-8, exact=True)
+    assert torch.allclose(exact, own - alpha, atol=1e-9)
+    assert not ((floored >= 0) & (exact < 0)).any()
+    assert int(((floored >= 0) != (exact >= 0)).sum()) > 0
+
+
+def test_a_probability_of_zero_has_a_finite_exact_loss() -> None:
+    probs = torch.tensor([[0.0, 1.0]], dtype=DOUBLE)
+    terms = apply_threshold(probs, torch.tensor([0]), prior=uniform(2), beta=2.0, eps=1e-8, exact=True)
+    assert torch.isfinite(terms.loss).all()
+    assert terms.corrupted.all()

@@ -91,7 +91,7 @@ class Heads:
             if averaged or schedule.scores_after(epoch):
                 sieves = not last and epoch + 1 >= schedule.sieve_start
                 scored = self.score(sieve=sieves)
-                margins = margin(scored.probs, self.labels, self.recipe.loop_eps)
+                margins = margin(scored.probs, self.labels, self.recipe.loop_eps, exact=self.recipe.exact_label)
                 self.margin_history.append(margins.float())
                 undecided_rows, flagged = undecided(margins), int((margins >= 0).sum())
                 if averaged:
@@ -216,11 +216,12 @@ class Heads:
             labels = self.labels[rows]
             probs[rows] = held_out.mean(dim=1).T
             first[rows] = held_out[:, 0].gather(0, labels[None]).squeeze(0)
-            first_margin[rows] = margin(held_out[:, 0].T, labels, self.sieve_eps)
+            first_margin[rows] = margin(held_out[:, 0].T, labels, self.sieve_eps, exact=self.recipe.exact_label)
             if sieve:
                 every = [view.softmax(dim=0) for view in views]  # (K, H, B)
                 mean = (every[0] + every[1]).div_(2) if len(every) > 1 else every[0]
-                gaps = margin(mean.flatten(1), labels.repeat(self.heads), self.recipe.loop_eps, classes_first=True)
+                own, exact = labels.repeat(self.heads), self.recipe.exact_label
+                gaps = margin(mean.flatten(1), own, self.recipe.loop_eps, exact=exact, classes_first=True)
                 clean[rows] = (gaps < 0).view(self.heads, -1).T
         if not torch.isfinite(probs).all():
             raise TrainingError("The scores are not finite.", "Lower --lr or --beta.")
