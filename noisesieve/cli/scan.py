@@ -48,8 +48,8 @@ def scan(
     Example: noisesieve scan ./dataset -o my-run
     """
     settings = scan_settings(data, **o.with_more_decisions(options, more))
-    if retrain and settings.has_vectors:
-        raise UsageError("--retrain needs images.", "Leave it out with --embeddings and --predictions.")
+    if retrain and settings.predictions is not None:
+        raise UsageError("--retrain: nothing is trained on predictions.", "Leave it out.")
     seconds = None if max_time is None else parse_seconds(max_time, "--max-time")
     with running(quiet, seconds=seconds, hint=RESUMES) as session:
         if dry_run:

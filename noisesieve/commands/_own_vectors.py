@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.errors import StateError, UsageError
 from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Floats, Index
 from noisesieve.core.text import natural_key
+from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.plan import plan_heads
 from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.report.build_table import class_codes
@@ -71,6 +74,13 @@ class OwnVectors:
         if self.kind == "predictions":
             return replace(recipe, beta=0.0, epochs=0, warmup_epochs=0, ramp_epochs=0, sieve_start=0, flip=False)
         return recipe
+
+
+def features_of_vectors(vectors: OwnVectors, file_facts: FileFacts) -> Features:
+    """Return embeddings as the features of their rows, of one view and one depth."""
+    _, contents = np.unique(np.array(file_facts.sha256), return_inverse=True)
+    values: Any = np.asarray(vectors.values, dtype=np.float32)[:, None, :]  # read as float32 anyway
+    return Features.in_memory({vectors.kind: values}, torch.from_numpy(contents.astype(np.int64)))
 
 
 def ids_of_table(source: SourceSettings, index: Index) -> list[str]:

@@ -61,7 +61,7 @@ def prepare_retraining(
     """Check the images, check the folder, decode and plan. Returns None if this retraining is finished already."""
     (decoder, test_decoder), size, scratch = decoders, model.image_size, folder.checkpoints
     file_facts = decoder.read(index, lambda _: size)
-    _refuse_changed(report, index, file_facts.sha256, roles.role)
+    refuse_changed(report, index, file_facts.sha256, roles.role)
     test = None
     if (source := settings.test.source) is not None:
         test = read_test_set(source, model.classes, size, test_decoder, session)
@@ -89,7 +89,8 @@ def prepare_retraining(
     return RetrainJob(report, model, roles, decoded, codes, given, test_set, recipe, settings, folder, identity)
 
 
-def _refuse_changed(report: Report, index: Index, now: Sequence[str | None], role: Ints) -> None:
+def refuse_changed(report: Report, index: Index, now: Sequence[str | None], role: Ints) -> None:
+    """Refuse images that are used and are missing or changed since the run."""
     before = report.table["sha256"].to_pylist()
     for row in np.flatnonzero(role != UNUSED).tolist():
         if now[row] != before[row]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from noisesieve import __version__
 from noisesieve.commands._dataset import Dataset
-from noisesieve.commands._own_vectors import OwnVectors
-from noisesieve.commands.scan_settings import NOTHING_TOGETHER, ScanSettings
+from noisesieve.commands._folds import groups_of
+from noisesieve.commands._own_vectors import OwnVectors, features_of_vectors
+from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.files import digest
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.describe import describe_loss
@@ -20,7 +19,6 @@ from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.evidence import JudgeEvidence, TrainedScores, TrainingFacts
 from noisesieve.learn.frozen.choose import choose_depths, choose_loss
 from noisesieve.learn.frozen.features import Features, compute_features
-from noisesieve.learn.frozen.groups import join, near_identical
 from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.ranked_heads import train_ranked_heads
 from noisesieve.learn.loop import Loop
@@ -73,9 +71,7 @@ def _train_on_vectors(
     """Train heads on the user's embeddings; predictions are scores already."""
     if vectors.kind == "predictions":
         return _own_predictions(dataset, vectors, session)
-    _, contents = np.unique(np.array(dataset.decoded.file_facts.sha256), return_inverse=True)
-    values: Any = np.asarray(vectors.values, dtype=np.float32)[:, None, :]  # one view; read as float32 anyway
-    features = Features.in_memory({vectors.kind: values}, torch.from_numpy(contents.astype(np.int64)))
+    features = features_of_vectors(vectors, dataset.decoded.file_facts)
     return train_heads(dataset, features, settings, session)
 
 
@@ -147,7 +143,7 @@ def train_heads(dataset: Dataset, features: Features, settings: ScanSettings, se
     assert isinstance(recipe, HeadRecipe)
     data = HeadData(features, torch.from_numpy(dataset.codes), len(dataset.classes), torch.from_numpy(dataset.trusted))
     every = Projected.of(data, recipe)
-    data = replace(data, groups=_groups(dataset, data, every, settings, session))
+    data = replace(data, groups=groups_of(dataset, data, every, settings, session))
     recipe, depths = choose_depths(data, recipe, session)
     projected = every if recipe.depths == features.depths else Projected.of(data, recipe)
     recipe, losses = choose_loss(data, projected, recipe, session)
@@ -165,31 +161,6 @@ def train_heads(dataset: Dataset, features: Features, settings: ScanSettings, se
     recipe = replace(recipe, sieve_eps=scores.sieve_eps or recipe.sieve_eps)
     weights = TrainedWeights.of_head(head, features.statistics, session.device, ce_head)
     return Trained(replace(dataset, recipe=recipe), weights, replace(scores, facts=facts))
-
-
-def _groups(
-    dataset: Dataset, data: HeadData, projected: Projected, settings: ScanSettings, session: TrainingSession
-) -> Tensor:
-    """Return (N,) which rows stay in one fold: near-identical images, and those with the same --keep-together value."""
-    wanted, groups = settings.keep_together, data.features.contents
-    if wanted != NOTHING_TOGETHER and dataset.vectors is None:  # how alike vectors of any kind may be is not known
-        groups = near_identical(projected.points, groups)
-        alike = int((torch.bincount(groups)[groups] > 1).sum())
-        if alike:
-            session.note(f"{alike:,} images are near-identical to another one: they stay in one fold.")
-    if dataset.groups is not None:
-        values = torch.from_numpy(dataset.groups)
-        order = values.argsort(stable=True)
-        same = values[order][1:] == values[order][:-1]
-        groups = join(groups, order[:-1][same], order[1:][same])
-        session.note(f"--keep-together {wanted}: {int(groups.max()) + 1:,} groups of rows, each in one fold.")
-    pairs = torch.stack((data.labels, groups), dim=1).unique(dim=0)
-    counts = torch.bincount(pairs[:, 0], minlength=data.classes).tolist()
-    few = [name for name, count in zip(dataset.classes, counts, strict=True) if count == 1]
-    if few and dataset.groups is not None:
-        named = ", ".join(f"'{name}'" for name in few[:5]) + (" …" if len(few) > 5 else "")
-        session.warn(f"Classes with one group only, scored by heads that were trained on their rows: {named}.")
-    return groups
 
 
 def _compare_with_heads(

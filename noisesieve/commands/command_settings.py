@@ -53,6 +53,12 @@ class RetrainSettings(Settings):
     )
     decisions: tuple[Path, ...] = decisions_option("Labels that people decided on count as clean")
     moved: MovedData = field(default_factory=MovedData)
+    freeze: bool | None = option(
+        None,
+        "Train heads on the run's stored features, or the whole network. Default: heads, if frozen and without a GPU.",
+        TRAINING,
+        flags=("--freeze/--no-freeze",),
+    )
     training: RetrainOptions = field(default_factory=RetrainOptions)
     device: str = device_option()
     pixels: PixelSettings = field(default_factory=PixelSettings)

@@ -18,12 +18,13 @@ import torch
 
 from noisesieve import __version__
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run
-from noisesieve.commands._own_vectors import refuse_vectors
+from noisesieve.commands._own_vectors import kind_of_vectors, refuse_vectors
+from noisesieve.commands._retrain_heads import HeadsRetrainSummary, retrain_heads
 from noisesieve.commands._retrain_job import RetrainJob, prepare_retraining, recipe_of_run, retrained_folder
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, RoleCounts, assign_roles
 from noisesieve.commands._retrain_task import RetrainTask
 from noisesieve.commands.command_settings import RetrainSettings
-from noisesieve.core.errors import InputError, OutputError, StateError
+from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.files import Document, Json, atomic_write, digest, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Ints
@@ -35,6 +36,7 @@ from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.device import require_device
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.model_summary import summarize_model
+from noisesieve.learn.plan import is_gpu
 from noisesieve.learn.recipes import LAST, RetrainRecipe
 from noisesieve.learn.score import predict
 from noisesieve.learn.second_opinion import label_scores
@@ -42,13 +44,14 @@ from noisesieve.measure.accuracy_chart import MODELS, AccuracyTable, ClassAccura
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.choose_folder import output_folder
 from noisesieve.report.model_card import ModelCard, SavedModel, TrainedWeights, load_model, save_model
-from noisesieve.report.report import read_report, write_table
+from noisesieve.report.report import Report, read_report, write_table
 from noisesieve.report.run import RunFolder, RunRecord
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
 from noisesieve.retrain.loop import RetrainLoop, RetrainResult
 from noisesieve.retrain.retrain_plan import describe_retraining, plan_baseline
+from noisesieve.retrain.retrain_settings import RetrainOptions
 
-__all__ = ["MODELS", "RetrainSummary", "retrain"]
+__all__ = ["MODELS", "HeadsRetrainSummary", "RetrainSummary", "retrain"]
 
 SCHEMA_VERSION = 1  # of retrain.json
 
@@ -85,8 +88,12 @@ class RetrainSummary:
         )
 
 
-def retrain(settings: RetrainSettings, *, session: Session | None = None) -> RetrainSummary | None:
+def retrain(
+    settings: RetrainSettings, *, session: Session | None = None
+) -> RetrainSummary | HeadsRetrainSummary | None:
     """Retrain a run's model into its own folder and return retrain.json. Under torchrun every rank calls this.
+
+    Heads on stored features for a frozen run, unless the user wants the whole network.
 
     Ranks other than 0 only help with the training and return None.
     """
@@ -103,10 +110,31 @@ def retrain(settings: RetrainSettings, *, session: Session | None = None) -> Ret
     return None
 
 
-def _retrain_and_record(settings: RetrainSettings, session: TrainingSession) -> RetrainSummary:
+def _trains_heads(report: Report, settings: RetrainSettings, device: str) -> bool:
+    """Return True if heads on the run's features are trained. Options of a network are refused then."""
+    if not report.summary.training.recipe.frozen:
+        if settings.freeze:
+            raise UsageError("--freeze: the run trained a whole network and has no features.", "Leave it out.")
+        return False
+    vectors = kind_of_vectors(report) is not None
+    if vectors and settings.freeze is False:
+        raise UsageError("--no-freeze: the run has embeddings and no images.", "Leave it out.")
+    if not (vectors or settings.freeze or (settings.freeze is None and not is_gpu(device))):
+        return False
+    plain = RetrainOptions(seed=settings.training.seed, relabel=settings.training.relabel)
+    if settings.training != plain:
+        name = next(name for name, value in vars(settings.training).items() if value != getattr(plain, name))
+        flag = "--" + name.replace("_", "-")
+        raise UsageError(f"{flag}: only for a network; here heads are trained.", "Leave it out, or pass --no-freeze.")
+    return True
+
+
+def _retrain_and_record(settings: RetrainSettings, session: TrainingSession) -> RetrainSummary | HeadsRetrainSummary:
     """Run every stage, in order. This is rank 0, or the only process."""
     report = read_report(settings.run)
-    refuse_vectors(report, "retrain", "embeddings", "predictions")
+    refuse_vectors(report, "retrain", "predictions")
+    if _trains_heads(report, settings, session.device.type):
+        return retrain_heads(report, settings, session)
     model = load_model(report.path.parent, session.device, ranks=False)
     index = index_of_run(report, settings.moved)
     roles = assign_roles(report, settings, index.root)

@@ -247,6 +247,14 @@ def load_vector_model(folder: Path) -> SavedModel:
         return card.to_model(_classifier(tensors).eval(), tensors)
 
 
+def load_head(folder: Path) -> Head:
+    """Load the head of a frozen run alone: a linear layer on the features of its backbone."""
+    card, weights = _read_card(folder)
+    with _fitting(folder):
+        tensors = load_file(weights)
+        return Head(tensors["fc.weight"], tensors["fc.bias"], card.flip)
+
+
 def _classifier(tensors: dict[str, Tensor]) -> torch.nn.Linear:
     """Return the linear classifier, with the outputs of the cross-entropy heads behind those that decide."""
     weight, bias = tensors["fc.weight"], tensors["fc.bias"]

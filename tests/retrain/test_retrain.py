@@ -441,7 +441,9 @@ def test_a_frozen_run_is_fine_tuned_from_its_own_weights(inside: Run, tmp_path: 
             paint(tmp_path / "photos" / name / f"{i}.png", colour, seed=100 * c + i, size=(64, 64))
     words = ("--weights", "lite0", "--freeze", "--image-size", "64", "--no-review")
     assert inside("scan", tmp_path / "photos", "-o", "run", *words).returncode == 0
-    done = inside("retrain", "run", "-o", "out", "--test", tmp_path / "photos", "--epochs", "1", "--json")
+    done = inside(
+        "retrain", "run", "--no-freeze", "-o", "out", "--test", tmp_path / "photos", "--epochs", "1", "--json"
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["recipe"]["start"] == "run"

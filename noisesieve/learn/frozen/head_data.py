@@ -40,6 +40,8 @@ class HeadData:
     trusted: Tensor  # (N,) bool: never dropped
     groups: Tensor | None = None  # (N,) rows with equal numbers stay in one fold; None: those with the same image
 
+    unused: Tensor | None = None  # (N,) bool: scored, but never trained on
+
     @property
     def together(self) -> Tensor:
         """(N,) the number of the group that stays in one fold with a row."""

@@ -66,6 +66,8 @@ class Heads:
         self.held_out = torch.zeros((self.rows, self.heads), dtype=torch.bool).scatter_(1, self.held_out_head, True)
         self.held_out[in_single_group_class(labels, groups)] = False  # else some head would have no row of the class
         self.keep = ~self.held_out  # (N, H): this head is trained on the row
+        if data.unused is not None:
+            self.keep &= ~data.unused[:, None]
         self.weight = torch.zeros((classes * self.heads, self.width), device=device)
         self.bias = torch.zeros((classes * self.heads, 1), device=device)
         self.momentum = [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]

@@ -1,0 +1,342 @@
+"""`noisesieve retrain` on a frozen run: heads on its stored features, trained in several ways, in seconds.
+
+REPORT   report    run → which rows are clean, corrupted, or decided by people
+FEATURES learn     the run's features, from the cache; those of the test set too
+RETRAIN  retrain   all rows, kept rows, kept rows and suggestions → heads, compared out of fold
+RECORD   output folder: model.safetensors, model.json, the run's report, retrain.json
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from noisesieve import __version__
+from noisesieve.commands._dataset import Dataset
+from noisesieve.commands._folds import groups_of
+from noisesieve.commands._identity import own_weights
+from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, settings_of_run
+from noisesieve.commands._own_vectors import OwnVectors, features_of_vectors
+from noisesieve.commands._retrain_job import refuse_changed, retrained_folder
+from noisesieve.commands._retrain_rows import LABELLED, UNUSED, RoleCounts, RowRoles, assign_roles
+from noisesieve.commands._test_set import read_test_set
+from noisesieve.commands.command_settings import RetrainSettings
+from noisesieve.commands.scan_settings import ScanSettings
+from noisesieve.core.documents import from_json
+from noisesieve.core.errors import InputError, OutputError, StateError
+from noisesieve.core.files import Document, atomic_write, digest, sha256_of, write_json
+from noisesieve.core.records import Bools, FileFacts, Index, Ints
+from noisesieve.core.run_lock import locked
+from noisesieve.core.untrusted import read_json
+from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.frozen.features import Features, compute_features
+from noisesieve.learn.frozen.head_data import Head, HeadData, Projected
+from noisesieve.learn.model_summary import summarize_model
+from noisesieve.learn.networks.pretrained import weights_file, with_weights_hash
+from noisesieve.learn.recipes import HeadRecipe
+from noisesieve.learn.second_opinion import label_scores
+from noisesieve.pixels.decoded import Decoded
+from noisesieve.pixels.decoder import Decoder
+from noisesieve.pixels.stream import NoPixels
+from noisesieve.report.build_table import class_codes, column_codes
+from noisesieve.report.choose_folder import output_folder
+from noisesieve.report.model_card import ModelCard, TrainedWeights, load_head, save_model
+from noisesieve.report.report import Report
+from noisesieve.report.run import Identity, RunFolder, RunRecord, fingerprint
+from noisesieve.retrain.head_candidates import DECAYS, Candidate, TrainedCandidate, train_candidate
+
+SCHEMA_VERSION = 2  # of retrain.json; 1: a network
+SCAN = "the scan's own model"
+ALL, KEPT, SUGGESTED = "all rows, as given", "kept rows", "kept rows and suggestions"
+CONFIDENT = 0.5  # probability from which a suggestion is trained on
+
+
+@dataclass(frozen=True)
+class CandidateFigures:
+    """One row of the table that a retraining of heads gives."""
+
+    name: str
+    rows: int  # trained on
+    weight_decay: float | None  # None: the scan's own
+    agreement: float  # with the given labels of all readable rows, out of fold
+    accuracy: float | None  # on the test set; None without one
+
+
+@dataclass(frozen=True)
+class HeadsRetrainSummary:
+    """retrain.json of heads."""
+
+    version: str
+    run: str
+    output: str
+    rows: RoleCounts
+    candidates: list[CandidateFigures]
+    chosen: str
+    test_rows: int | None
+    seconds: float
+
+    @property
+    def why(self) -> str:
+        """One sentence: which candidate was saved, and why."""
+        best = next(row for row in self.candidates if row.name == self.chosen)
+        return (
+            f"Saved: {self.chosen}. It predicts {best.agreement:.1%} of the given labels that it was not shown, the "
+            "most of all; the test set did not choose."
+        )
+
+    def to_document(self) -> Document:
+        """Return retrain.json."""
+        return {"schema_version": SCHEMA_VERSION, "kind": "heads", **asdict(self)}
+
+    @classmethod
+    def from_document(cls, document: object) -> HeadsRetrainSummary:
+        """Undo `to_document`. Raises ValueError for a document of another kind."""
+        return from_json(cls, document)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The run's rows with their features, as the scan had them."""
+
+    data: HeadData
+    projected: Projected
+    rows: Ints  # (N,) of the report
+    recipe: HeadRecipe
+    classes: list[str]
+    weights: Path | None  # file of the backbone's weights; None for embeddings
+
+
+def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSession) -> HeadsRetrainSummary:
+    """Train heads on the features of a frozen run into a folder of their own, and return the table."""
+    start = time.monotonic()
+    index = index_of_run(report, settings.moved)
+    roles = assign_roles(report, settings, index.root)
+    if not (roles.role == LABELLED).any():
+        raise InputError(f"{report.path.parent}: no row is clean.", "There is nothing to train on.")
+    folder = output_folder(settings.output or retrained_folder(report.path.parent), index, session)
+    if folder.exists() and folder.samefile(report.path.parent):
+        raise OutputError(f"{folder}: is the run itself.", "Choose another folder with -o.")
+    scanned, run = settings_of_run(report, settings.moved), RunFolder(folder)
+    with locked(folder):
+        run.recover()
+        as_scanned = replace(settings.pixels, max_pixels=pixel_settings_of_run(report).max_pixels)
+        with Decoder(as_scanned, session) as decoder:
+            size = report.summary.training.recipe.image_size
+            test = _read_test(report, settings, size, decoder, session)
+            vectors = _read_vectors(report, scanned, index, session)
+            facts = decoder.read(index, lambda _: size) if vectors is None else vectors.file_facts()
+            if vectors is None:
+                refuse_changed(report, index, facts.sha256, roles.role)
+            identity = _identity(settings, report, roles, None if test is None else fingerprint(*test))
+            state = run.find_state(identity, index, facts, force=settings.force)
+            if state == "finished":
+                session.note("This retraining is finished already: same settings, same run.")
+                return _known(folder, settings)
+            run.begin(RunRecord(identity, version=__version__), index, facts, fresh=state == "fresh")
+            decoded = Decoded(facts, np.arange(len(index), dtype=np.int64), NoPixels(len(index)), reused=True)
+            if vectors is None:
+                decoded = decoder.decode(index, facts, size=size, scratch=run.checkpoints / "pixels")
+            rows = _rows(report, scanned, settings, index, decoded, vectors, session, scratch=run.checkpoints)
+            tested = None
+            if test is not None:
+                decoded = decoder.decode(*test, size=size, scratch=run.checkpoints / "test")
+                tested = _test_rows(
+                    test[0], decoded, rows, settings, session, scratch=run.checkpoints / "test-features"
+                )
+        trained = _train(rows, roles, report, session)
+        figures = _figures(report, rows, trained, tested)
+        chosen = max(figures, key=lambda row: row.agreement).name  # of equal ones the first: the scan's own
+        best = next((row for row in trained if row.name == chosen), None)
+        summary = HeadsRetrainSummary(
+            version=__version__,
+            run=str(settings.run),
+            output=str(folder),
+            rows=roles.counts,
+            candidates=figures,
+            chosen=chosen,
+            test_rows=None if tested is None else len(tested[1]),
+            seconds=time.monotonic() - start,
+        )
+        with run.stage() as staged:
+            _save(report, rows, roles, best, staged, session)
+            write_json(staged / "retrain.json", summary.to_document())
+            own = own_weights(scanned)
+            location = {} if own is None else {"weights": str(own.resolve())}
+            run.complete(RunRecord(identity, version=__version__, location=location), staged)
+    return summary
+
+
+def _known(folder: Path, settings: RetrainSettings) -> HeadsRetrainSummary:
+    try:
+        known = HeadsRetrainSummary.from_document(read_json(folder / "retrain.json"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError(f"{folder / 'retrain.json'}: damaged ({error}).", "Retrain with --force.") from error
+    return replace(known, run=str(settings.run), output=str(folder))
+
+
+def _identity(settings: RetrainSettings, report: Report, roles: RowRoles, test: str | None) -> Identity:
+    """Return what a retraining is recognised by."""
+    return {
+        "run": sha256_of(report.path),
+        "model": sha256_of(report.path.parent / "model.safetensors"),
+        "kind": "heads",
+        "roles": digest([roles.role.tolist(), roles.labels]),
+        "test": test,
+    }
+
+
+def _read_vectors(report: Report, scanned: ScanSettings, index: Index, session: TrainingSession) -> OwnVectors | None:
+    """Return the run's embeddings, if it was scanned from some. Changed ones are refused."""
+    vectors = OwnVectors.read(scanned, index, session)
+    if vectors is not None and vectors.content() != report.facts.settings["vectors"]["sha256"]:
+        raise StateError(f"{scanned.embeddings}: changed since the run.", "Scan again, or put the old file back.")
+    return vectors
+
+
+def _rows(
+    report: Report,
+    scanned: ScanSettings,
+    settings: RetrainSettings,
+    index: Index,
+    decoded: Decoded,
+    vectors: OwnVectors | None,
+    session: TrainingSession,
+    *,
+    scratch: Path,
+) -> _Rows:
+    """Return the run's rows with their features, from the cache, and the scan's folds."""
+    recipe, classes = report.summary.training.recipe, report.facts.classes
+    assert isinstance(recipe, HeadRecipe)
+    weights = None
+    if vectors is not None:
+        features = features_of_vectors(vectors, decoded.file_facts)
+    else:
+        weights = weights_file(scanned.training.weights or recipe.weights, recipe.backbone)
+        if weights is None or with_weights_hash(recipe, weights).weights_sha256 != recipe.weights_sha256:
+            raise StateError(f"{recipe.weights}: not the weights of the run.", "Scan again with --force.")
+        features = compute_features(decoded, recipe, weights, settings.pixels, session, scratch=scratch / "features")
+    codes = class_codes([index.labels[row] for row in decoded.rows.tolist()], classes)
+    column = scanned.keep_together
+    groups = None if column in (None, "none") else column_codes(index, str(column))[decoded.rows]
+    dataset = Dataset(index, decoded, classes, codes, recipe, weights, vectors=vectors, groups=groups)
+    unknown = torch.zeros(len(codes), dtype=torch.bool)
+    data = HeadData(features, torch.from_numpy(codes), len(classes), unknown)
+    projected = Projected.of(data, replace(recipe, depths=()))
+    data = replace(data, groups=groups_of(dataset, data, projected, scanned, session))
+    if recipe.depths != features.depths:
+        projected = Projected.of(data, recipe)
+    return _Rows(data, projected, decoded.rows, recipe, classes, weights)
+
+
+def _train(rows: _Rows, roles: RowRoles, report: Report, session: TrainingSession) -> list[TrainedCandidate]:
+    """Train every candidate on the same folds."""
+    given, flip = rows.data.labels.numpy(), report.summary.training.facts.flip
+    role, number = roles.role[rows.rows], {name: code for code, name in enumerate(rows.classes)}
+    labels = np.array([number.get(roles.labels[row], -1) for row in rows.rows.tolist()], dtype=np.int64)
+    kept: Bools = (role == LABELLED) & (labels >= 0)
+    suggested, sure = _suggestions(report, rows, kept, role)
+    everything: Bools = role != UNUSED
+    candidates = [
+        Candidate(ALL, given, torch.from_numpy(everything)),
+        Candidate(KEPT, np.where(kept, labels, given), torch.from_numpy(kept)),
+        Candidate(SUGGESTED, np.where(kept, labels, np.where(sure, suggested, given)), torch.from_numpy(kept | sure)),
+    ]
+    trained = []
+    session.stage("retraining", len(candidates) * len(DECAYS))
+    for candidate in candidates:
+        trained.append(train_candidate(candidate, rows.data, rows.recipe, session, projected=rows.projected, flip=flip))
+    return trained
+
+
+def _suggestions(report: Report, rows: _Rows, kept: Bools, role: Ints) -> tuple[Ints, Bools]:
+    """Return the suggested class of each row, and which corrupted rows have one that is sure enough."""
+    number = {name: code for code, name in enumerate(rows.classes)}
+    names = report.table["suggested_label"].to_pylist()
+    suggested = np.array([number.get(names[row], -1) for row in rows.rows.tolist()], dtype=np.int64)
+    probability = report.table["predicted_probability"].to_numpy(zero_copy_only=False)[rows.rows]
+    return suggested, ~kept & (role != UNUSED) & (suggested >= 0) & (probability >= CONFIDENT)
+
+
+def _read_test(
+    report: Report, settings: RetrainSettings, size: int, decoder: Decoder, session: TrainingSession
+) -> tuple[Index, FileFacts] | None:
+    """Return the rows of the test set whose class the run has."""
+    if (source := settings.test.source) is None:
+        return None
+    if not size:
+        raise InputError("--test: a test set of images does not fit a run from embeddings.", "Leave it out.")
+    return read_test_set(source, report.facts.classes, size, decoder, session)
+
+
+def _test_rows(
+    index: Index, decoded: Decoded, rows: _Rows, settings: RetrainSettings, session: TrainingSession, *, scratch: Path
+) -> tuple[Features, Ints]:
+    """Return the features of the test set, and its right labels."""
+    if len(decoded.rows) == 0:
+        raise InputError(f"{index.root}: no image of the test set can be read.", "Is its root right?")
+    assert rows.weights is not None
+    features = compute_features(decoded, rows.recipe, rows.weights, settings.pixels, session, scratch=scratch)
+    return features, class_codes([index.labels[row] for row in decoded.rows.tolist()], rows.classes)
+
+
+def _figures(
+    report: Report, rows: _Rows, trained: list[TrainedCandidate], tested: tuple[Features, Ints] | None
+) -> list[CandidateFigures]:
+    """Return the table: the scan's own model first, by its out-of-fold probabilities, then every candidate."""
+    given = rows.data.labels.numpy()
+    predicted = report.table["predicted_label"].take(rows.rows).to_pylist()
+    own = class_codes([name or rows.classes[0] for name in predicted], rows.classes)
+    accuracy: dict[str, float] = {}
+    if tested is not None:
+        features, right = tested
+        heads = {SCAN: load_head(report.path.parent), **{row.name: row.head for row in trained}}
+        for name, head in heads.items():
+            accuracy[name] = float((_predict(head, features, rows.recipe) == right).mean())
+    scan = CandidateFigures(SCAN, len(given), None, float((own == given).mean()), accuracy.get(SCAN))
+    others = (
+        CandidateFigures(row.name, row.rows, row.weight_decay, row.agreement, accuracy.get(row.name)) for row in trained
+    )
+    return [scan, *others]
+
+
+def _predict(head: Head, features: Features, recipe: HeadRecipe) -> Ints:
+    """Return the class (N,) of every row, by one linear layer on its features, averaged over the views."""
+    points = torch.cat([features.read(depth, slice(0, len(features))) for depth in recipe.depths], dim=2)
+    views = range(points.shape[1] if head.flip else 1)
+    total = sum((points[:, view] @ head.weight.T + head.bias).softmax(dim=1) for view in views)
+    assert isinstance(total, torch.Tensor)
+    predicted: Ints = total.argmax(dim=1).numpy()
+    return predicted
+
+
+def _save(
+    report: Report, rows: _Rows, roles: RowRoles, best: TrainedCandidate | None, folder: Path, session: TrainingSession
+) -> None:
+    """Write the chosen heads, or the scan's own, with their card, and the run's report beside them."""
+    recipe, table = rows.recipe, report.table.take(rows.rows)
+    probabilities, own = (
+        np.nan_to_num(table[name].to_numpy(zero_copy_only=False).astype(np.float64))
+        for name in ("corruption_probability", "label_probability")
+    )
+    if best is None:
+        scores = np.stack((own, (report.verdicts[rows.rows] == "corrupted").astype(np.float64)), axis=1)
+    else:
+        scores = label_scores(torch.from_numpy(best.probs), rows.data.labels, recipe.sieve_eps).numpy()
+    card = ModelCard(
+        network=recipe,
+        frozen=True,
+        classes=rows.classes,
+        prior=report.facts.prior,
+        beta=0.0,
+        sieve_eps=recipe.sieve_eps,
+        summary=summarize_model(scores, roles.role[rows.rows] != LABELLED, probabilities),
+    )
+    head = load_head(report.path.parent) if best is None else best.head
+    save_model(folder, TrainedWeights.of_head(head, rows.data.features.statistics, session.device), card)
+    with report.path.open("rb") as source, atomic_write(folder / "report.parquet") as file:
+        shutil.copyfileobj(source, file)
