@@ -22,13 +22,13 @@ from noisesieve.commands._folds import groups_of
 from noisesieve.commands._identity import own_weights
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, settings_of_run
 from noisesieve.commands._own_vectors import OwnVectors, features_of_vectors
-from noisesieve.commands._retrain_job import refuse_changed, retrained_folder
+from noisesieve.commands._retrain_job import choose_output, refuse_changed
 from noisesieve.commands._retrain_rows import LABELLED, UNUSED, RoleCounts, RowRoles, assign_roles
 from noisesieve.commands._test_set import read_test_set
 from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.documents import from_json
-from noisesieve.core.errors import InputError, OutputError, StateError
+from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.files import Document, atomic_write, digest, sha256_of, write_json
 from noisesieve.core.records import Bools, FileFacts, Index, Ints
 from noisesieve.core.run_lock import locked
@@ -44,7 +44,6 @@ from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.stream import NoPixels
 from noisesieve.report.build_table import class_codes, column_codes
-from noisesieve.report.choose_folder import output_folder
 from noisesieve.report.model_card import ModelCard, TrainedWeights, load_head, save_model
 from noisesieve.report.report import Report
 from noisesieve.report.run import Identity, RunFolder, RunRecord, fingerprint
@@ -118,9 +117,7 @@ def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSe
     roles = assign_roles(report, settings, index.root)
     if not (roles.role == LABELLED).any():
         raise InputError(f"{report.path.parent}: no row is clean.", "There is nothing to train on.")
-    folder = output_folder(settings.output or retrained_folder(report.path.parent), index, session)
-    if folder.exists() and folder.samefile(report.path.parent):
-        raise OutputError(f"{folder}: is the run itself.", "Choose another folder with -o.")
+    folder = choose_output(report, settings.output, index, session)
     scanned, run = settings_of_run(report, settings.moved), RunFolder(folder)
     with locked(folder):
         run.recover()

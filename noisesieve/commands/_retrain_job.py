@@ -13,13 +13,14 @@ from noisesieve.commands._open_run import settings_of_run
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, RowRoles
 from noisesieve.commands._test_set import decode_test_set, read_test_set
 from noisesieve.commands.command_settings import RetrainSettings
-from noisesieve.core.errors import StateError
+from noisesieve.core.errors import OutputError, StateError
 from noisesieve.core.files import digest, sha256_of
 from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index, Ints
 from noisesieve.learn.recipes import Recipe, RetrainRecipe
 from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
+from noisesieve.report.choose_folder import output_folder
 from noisesieve.report.model_card import SavedModel
 from noisesieve.report.report import Report
 from noisesieve.report.run import Identity, RunFolder, RunRecord, fingerprint
@@ -112,6 +113,14 @@ def _identity(
         "roles": digest([roles.role.tolist(), roles.labels]),
         "test": None if test is None else fingerprint(*test),
     }
+
+
+def choose_output(report: Report, wanted: Path | None, index: Index, session: Session) -> Path:
+    """Return the folder of the new model. The run's own is refused."""
+    folder = output_folder(wanted or retrained_folder(report.path.parent), index, session)
+    if folder.exists() and folder.samefile(report.path.parent):
+        raise OutputError(f"{folder}: is the run itself.", "Choose another folder with -o.")
+    return folder
 
 
 def retrained_folder(run: Path) -> Path:

@@ -20,11 +20,11 @@ from noisesieve import __version__
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run
 from noisesieve.commands._own_vectors import kind_of_vectors, refuse_vectors
 from noisesieve.commands._retrain_heads import HeadsRetrainSummary, retrain_heads
-from noisesieve.commands._retrain_job import RetrainJob, prepare_retraining, recipe_of_run, retrained_folder
+from noisesieve.commands._retrain_job import RetrainJob, choose_output, prepare_retraining, recipe_of_run
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, RoleCounts, assign_roles
 from noisesieve.commands._retrain_task import RetrainTask
 from noisesieve.commands.command_settings import RetrainSettings
-from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
+from noisesieve.core.errors import InputError, StateError, UsageError
 from noisesieve.core.files import Document, Json, atomic_write, digest, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Ints
@@ -42,7 +42,6 @@ from noisesieve.learn.score import predict
 from noisesieve.learn.second_opinion import label_scores
 from noisesieve.measure.accuracy_chart import MODELS, AccuracyTable, ClassAccuracy, draw_accuracy
 from noisesieve.pixels.decoder import Decoder
-from noisesieve.report.choose_folder import output_folder
 from noisesieve.report.model_card import ModelCard, SavedModel, TrainedWeights, load_model, save_model
 from noisesieve.report.report import Report, read_report, write_table
 from noisesieve.report.run import RunFolder, RunRecord
@@ -140,9 +139,7 @@ def _retrain_and_record(settings: RetrainSettings, session: TrainingSession) -> 
     roles = assign_roles(report, settings, index.root)
     if not (roles.role == LABELLED).any():
         raise InputError(f"{report.path.parent}: no row is clean.", "There is nothing to train on.")
-    folder = output_folder(settings.output or retrained_folder(report.path.parent), index, session)
-    if folder.exists() and folder.samefile(report.path.parent):
-        raise OutputError(f"{folder}: is the run itself.", "Choose another folder with -o.")
+    folder = choose_output(report, settings.output, index, session)
     with locked(folder):
         RunFolder(folder).recover()
         as_scanned = replace(settings.pixels, max_pixels=pixel_settings_of_run(report).max_pixels)

@@ -31,6 +31,7 @@ from noisesieve.report.run import RunFolder, verify_written
 
 SCHEMA_VERSION = 2  # 2: what ranks; version 1 is read
 HIGHEST_TEMPERATURE = 100.0  # of a noise model; far above any that is tried
+EARLIER_KEYS = {"log_probability": "trust"}  # of the calibration of version 1
 NARROWEST = 64  # features of a network, at the least
 LARGEST = 1024  # side of the images, as --image-size allows
 CE_WEIGHT, CE_BIAS = "ce.weight", "ce.bias"  # of the cross-entropy heads, beside those of `fc`
@@ -107,7 +108,7 @@ def save_model(folder: Path, weights: TrainedWeights, card: ModelCard) -> None:
         "exact_label": card.exact_label,
         "base_rate": {"flagged": summary.flagged, "of": summary.of},
         "rank_model": models,
-        "calibration": {"log_probability": summary.trust, "chance": summary.corruption_probability},
+        "calibration": {"trust": summary.trust, "chance": summary.corruption_probability},
         "sha256": sha256_of(folder / "model.safetensors"),
     }
     write_json(folder / "model.json", document)
@@ -146,7 +147,7 @@ class _FrozenWeights:
 
 @dataclass(frozen=True)
 class _Curve:
-    log_probability: list[float]
+    trust: list[float]
     chance: list[float]
 
 
@@ -195,7 +196,7 @@ class _Card:
         if self.base_rate is not None and not {"flagged", "of"} <= self.base_rate.keys():
             raise ValueError("base_rate has no counts")
         curve = self.calibration
-        if curve is not None and (not curve.chance or len(curve.chance) != len(curve.log_probability)):
+        if curve is not None and (not curve.chance or len(curve.chance) != len(curve.trust)):
             raise ValueError("the calibration has no curve")
         for model in (self.rank_model.noise_model, self.rank_model.combined) if self.rank_model is not None else ():
             if not 0 < model.temperature <= HIGHEST_TEMPERATURE:
@@ -215,7 +216,7 @@ class _Card:
             sieve_eps=self.sieve_eps,
             exact_label=self.exact_label,
             base_rate=self.base_rate,
-            calibration=None if curve is None else (curve.log_probability, curve.chance),
+            calibration=None if curve is None else (curve.trust, curve.chance),
             sha256=self.sha256,
             rank_model=self._rank_model(tensors),
             heads=2 if CE_WEIGHT in tensors else 1,
@@ -346,6 +347,8 @@ def _read_facts(folder: Path) -> _Card:
                 f"{file}: schema version {version}, this noisesieve reads up to {SCHEMA_VERSION}.",
                 "Upgrade noisesieve.",
             )
+        if isinstance(document, dict) and version == 1 and isinstance(curve := document.get("calibration"), dict):
+            document["calibration"] = {EARLIER_KEYS.get(name, name): value for name, value in curve.items()}
         card = from_json(_Card, document)
         card.require_bounds()
     except (OSError, ValueError, RecursionError) as error:

@@ -180,7 +180,7 @@ def test_a_table_is_scanned_with_its_columns(inside: Run, colours: Path, tmp_pat
         (["DATA", "--device", "cuda"], 2, "no CUDA device"),
         (["DATA", "--epochs", "many"], 2, "--epochs"),
         (["DATA", "--sieve-eps", "2"], 2, "--sieve-eps"),
-        (["DATA", "--preset", "imagenet"], 2, "auto, paper, cifar, clothing1m"),
+        (["DATA", "--preset", "imagenet"], 2, "auto, paper, cifar, cifar-code, clothing1m"),
         (["DATA", "--backbone", "vgg"], 2, "resnet8"),
         (["DATA", "--max-time", "soon"], 2, "90s"),
         (["DATA", "--cache-budget", "big"], 2, "20GB"),
