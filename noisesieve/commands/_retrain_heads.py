@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +23,13 @@ from noisesieve.commands._identity import own_weights
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, settings_of_run
 from noisesieve.commands._own_vectors import OwnVectors, features_of_vectors
 from noisesieve.commands._retrain_job import choose_output, refuse_changed
-from noisesieve.commands._retrain_rows import LABELLED, UNUSED, RoleCounts, RowRoles, assign_roles
+from noisesieve.commands._retrain_rows import LABELLED, UNUSED, RowRoles, assign_roles
+from noisesieve.commands._retrain_summaries import ALL, KEPT, SCAN, SUGGESTED, CandidateFigures, HeadsRetrainSummary
 from noisesieve.commands._test_set import read_test_set
 from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.commands.scan_settings import ScanSettings
-from noisesieve.core.documents import from_json
 from noisesieve.core.errors import InputError, StateError
-from noisesieve.core.files import Document, atomic_write, digest, sha256_of, write_json
+from noisesieve.core.files import atomic_write, digest, sha256_of, write_json
 from noisesieve.core.records import Bools, FileFacts, Index, Ints
 from noisesieve.core.run_lock import locked
 from noisesieve.core.untrusted import read_json
@@ -44,58 +44,13 @@ from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.stream import NoPixels
 from noisesieve.report.build_table import class_codes, column_codes
-from noisesieve.report.model_card import ModelCard, TrainedWeights, load_head, save_model
+from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
 from noisesieve.report.report import Report
 from noisesieve.report.run import Identity, RunFolder, RunRecord, fingerprint
+from noisesieve.report.saved_model import load_head
 from noisesieve.retrain.head_candidates import DECAYS, Candidate, TrainedCandidate, train_candidate
 
-SCHEMA_VERSION = 2  # of retrain.json; 1: a network
-SCAN = "the scan's own model"
-ALL, KEPT, SUGGESTED = "all rows, as given", "kept rows", "kept rows and suggestions"
 CONFIDENT = 0.5  # probability from which a suggestion is trained on
-
-
-@dataclass(frozen=True)
-class CandidateFigures:
-    """One row of the table that a retraining of heads gives."""
-
-    name: str
-    rows: int  # trained on
-    weight_decay: float | None  # None: the scan's own
-    agreement: float  # with the given labels of all readable rows, out of fold
-    accuracy: float | None  # on the test set; None without one
-
-
-@dataclass(frozen=True)
-class HeadsRetrainSummary:
-    """retrain.json of heads."""
-
-    version: str
-    run: str
-    output: str
-    rows: RoleCounts
-    candidates: list[CandidateFigures]
-    chosen: str
-    test_rows: int | None
-    seconds: float
-
-    @property
-    def why(self) -> str:
-        """One sentence: which candidate was saved, and why."""
-        best = next(row for row in self.candidates if row.name == self.chosen)
-        return (
-            f"Saved: {self.chosen}. It predicts {best.agreement:.1%} of the given labels that it was not shown, the "
-            "most of all; the test set did not choose."
-        )
-
-    def to_document(self) -> Document:
-        """Return retrain.json."""
-        return {"schema_version": SCHEMA_VERSION, "kind": "heads", **asdict(self)}
-
-    @classmethod
-    def from_document(cls, document: object) -> HeadsRetrainSummary:
-        """Undo `to_document`. Raises ValueError for a document of another kind."""
-        return from_json(cls, document)
 
 
 @dataclass(frozen=True)

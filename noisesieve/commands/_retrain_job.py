@@ -21,9 +21,9 @@ from noisesieve.learn.recipes import Recipe, RetrainRecipe
 from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.choose_folder import output_folder
-from noisesieve.report.model_card import SavedModel
 from noisesieve.report.report import Report
 from noisesieve.report.run import Identity, RunFolder, RunRecord, fingerprint
+from noisesieve.report.saved_model import SavedModel
 from noisesieve.retrain.data import LabelledTestSet
 from noisesieve.retrain.retrain_plan import plan_retraining
 

@@ -19,8 +19,8 @@ from noisesieve.learn.device import has_device
 from noisesieve.learn.frozen.features import depth_files, feature_folder
 from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.pixels.pixel_cache import default_cache_dir
-from noisesieve.report.model_card import statistics_of_model
 from noisesieve.report.report import Report
+from noisesieve.report.saved_model import statistics_of_model
 from noisesieve.sources.vectors import read_embeddings
 
 

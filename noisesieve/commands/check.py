@@ -43,9 +43,9 @@ from noisesieve.learn.device import choose_device, require_device
 from noisesieve.learn.score import predict, split_softmax
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.build_table import ReportInputs, build_table, class_codes, require_column
-from noisesieve.report.model_card import SavedModel, load_model, load_vector_model
 from noisesieve.report.report import Report, ReportFacts, read_columns, write_table
 from noisesieve.report.run import fingerprint
+from noisesieve.report.saved_model import SavedModel, load_model, load_vector_model
 from noisesieve.report.summarize import unreadable_rows
 from noisesieve.report.summary import UnreadableRow
 from noisesieve.report.waivers import find_waived

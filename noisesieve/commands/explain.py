@@ -24,9 +24,9 @@ from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.networks.embed import embed
 from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.pixels.decoder import Decoder
-from noisesieve.report.model_card import load_model
 from noisesieve.report.report import Report, find_row, read_report
 from noisesieve.report.run import method_of
+from noisesieve.report.saved_model import load_model
 from noisesieve.sources.source_settings import NOT_MOVED
 
 NEAREST = 3

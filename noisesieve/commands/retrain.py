@@ -9,7 +9,7 @@ RECORD   output folder: model.safetensors, model.json, the run's report, history
 from __future__ import annotations
 
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +19,14 @@ import torch
 from noisesieve import __version__
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run
 from noisesieve.commands._own_vectors import kind_of_vectors, refuse_vectors
-from noisesieve.commands._retrain_heads import HeadsRetrainSummary, retrain_heads
+from noisesieve.commands._retrain_heads import retrain_heads
 from noisesieve.commands._retrain_job import RetrainJob, choose_output, prepare_retraining, recipe_of_run
-from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, RoleCounts, assign_roles
+from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, assign_roles
+from noisesieve.commands._retrain_summaries import HeadsRetrainSummary, RetrainSummary
 from noisesieve.commands._retrain_task import RetrainTask
 from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.core.errors import InputError, StateError, UsageError
-from noisesieve.core.files import Document, Json, atomic_write, digest, write_json
+from noisesieve.core.files import atomic_write, digest, write_json
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Ints
 from noisesieve.core.run_lock import locked
@@ -37,54 +38,21 @@ from noisesieve.learn.device import require_device
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.model_summary import summarize_model
 from noisesieve.learn.plan import is_gpu
-from noisesieve.learn.recipes import LAST, RetrainRecipe
+from noisesieve.learn.recipes import RetrainRecipe
 from noisesieve.learn.score import predict
 from noisesieve.learn.second_opinion import label_scores
 from noisesieve.measure.accuracy_chart import MODELS, AccuracyTable, ClassAccuracy, draw_accuracy
 from noisesieve.pixels.decoder import Decoder
-from noisesieve.report.model_card import ModelCard, SavedModel, TrainedWeights, load_model, save_model
+from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
 from noisesieve.report.report import Report, read_report, write_table
 from noisesieve.report.run import RunFolder, RunRecord
+from noisesieve.report.saved_model import SavedModel, load_model
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
 from noisesieve.retrain.loop import RetrainLoop, RetrainResult
 from noisesieve.retrain.retrain_plan import describe_retraining, plan_baseline
 from noisesieve.retrain.retrain_settings import RetrainOptions
 
 __all__ = ["MODELS", "HeadsRetrainSummary", "RetrainSummary", "retrain"]
-
-SCHEMA_VERSION = 1  # of retrain.json
-
-
-@dataclass(frozen=True)
-class RetrainSummary:
-    """retrain.json."""
-
-    version: str
-    run: str
-    output: str
-    device: str
-    recipe: RetrainRecipe
-    rows: RoleCounts
-    passes: int  # images trained on
-    seconds: float
-    accuracy: AccuracyTable | None  # None: no test set
-
-    def to_document(self) -> Document:
-        """Return retrain.json."""
-        accuracy = None if self.accuracy is None else self.accuracy.to_document()
-        return {"schema_version": SCHEMA_VERSION, **asdict(self), "accuracy": accuracy}
-
-    @classmethod
-    def from_document(cls, document: Json) -> RetrainSummary:
-        """Undo `to_document`."""
-        parts = {name: document[name] for name in ("version", "run", "output", "device", "passes", "seconds")}
-        accuracy = document["accuracy"]
-        return cls(
-            **parts,
-            recipe=RetrainRecipe(**{**document["recipe"], "depths": tuple(document["recipe"].get("depths", (LAST,)))}),
-            rows=RoleCounts(**document["rows"]),
-            accuracy=None if accuracy is None else AccuracyTable.from_document(accuracy),
-        )
 
 
 def retrain(

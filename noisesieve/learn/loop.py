@@ -236,11 +236,8 @@ class Loop:
 
     def recount_prior(self) -> None:
         """Count the prior of CR on the kept rows, if the recipe asks for it: a class without kept rows gets zero."""
-        state, classes = self.state, len(self.prior)
         if self.recipe.recount_prior:
-            if state.prior is None:
-                state.prior = torch.bincount(self.labels[state.keep], minlength=classes).double() / state.keep.sum()
-            self.prior = state.prior
+            self.prior = self.state.prior_of_kept(self.labels, len(self.prior))
             self.device_prior = self.prior.float().to(self.processes.device)
 
     def loss(self, beta: float) -> Loss:

@@ -89,6 +89,12 @@ class TrainingState:
         row = margins.float()[None]
         self.margin_history = row if self.margin_history is None else torch.cat((self.margin_history, row))
 
+    def prior_of_kept(self, labels: Tensor, classes: int) -> Tensor:
+        """Return the frequencies of the labels of the rows that are kept as this epoch begins, (K,) float64."""
+        if self.prior is None:
+            self.prior = torch.bincount(labels[self.keep], minlength=classes).double() / self.keep.sum()
+        return self.prior
+
     def stash_weights(self) -> None:
         """Copy the current weights, to return to them later."""
         self.stashed = {name: value.detach().clone() for name, value in self._weights().items()}

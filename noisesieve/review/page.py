@@ -13,7 +13,8 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from noisesieve.review.page_data import Histogram, PageData
+from noisesieve.review.charts import Histogram
+from noisesieve.review.page_data import PageData
 
 CLASSES_SHOWN = 12
 MORE_CLASSES = 40  # behind "more classes": every row costs the browser some nodes

@@ -13,8 +13,8 @@ from noisesieve.core.row_store import RowFile
 from noisesieve.learn.frozen.features import depth_files
 from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.pixels.pixel_cache import pixel_file
-from noisesieve.report.model_card import load_model
 from noisesieve.report.report import Report, read_report
+from noisesieve.report.saved_model import load_model
 
 FAILED = "FAILED"
 TABLES = ("probabilities.parquet", "margin_history.parquet", "history.parquet")

@@ -263,7 +263,7 @@ def test_a_model_of_an_older_run_still_loads(inside: Run, photos: Path, tmp_path
     from safetensors.torch import load_file, save_file
 
     from noisesieve.core.files import sha256_of, write_json
-    from noisesieve.report.model_card import load_model
+    from noisesieve.report.saved_model import load_model
 
     assert inside("scan", photos, "-o", "run", "--no-review").returncode == 0
     card = json.loads(Path("run/model.json").read_text())

@@ -189,7 +189,7 @@ def test_a_model_card_is_bounded_before_anything_is_built(tmp_path: Path, change
 
     from noisesieve.core.files import sha256_of
     from noisesieve.learn.networks.backbones import build
-    from noisesieve.report.model_card import load_model
+    from noisesieve.report.saved_model import load_model
 
     network = build("resnet8", classes=3, image_size=16, seed=0)
     save_file(
@@ -219,7 +219,7 @@ def test_a_model_card_is_bounded_before_anything_is_built(tmp_path: Path, change
 
 def test_safetensors_with_a_false_header_is_refused(tmp_path: Path) -> None:
     from noisesieve.core.files import sha256_of
-    from noisesieve.report.model_card import load_vector_model
+    from noisesieve.report.saved_model import load_vector_model
 
     header = b'{"fc.weight":{"dtype":"F32","shape":[3,1000000000000],"data_offsets":[0,12000000000000]}}'
     for blob in (struct.pack("<Q", 2**60) + b"{}", struct.pack("<Q", len(header)) + header, b"", b"\xff" * 100):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import noisesieve as ns
-from noisesieve.commands._retrain_heads import ALL, KEPT, SCAN, SUGGESTED
+from noisesieve.commands._retrain_summaries import ALL, KEPT, SCAN, SUGGESTED
 from tests.conftest import COLOURS, Run, paint, validate
 
 
