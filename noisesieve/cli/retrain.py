@@ -33,7 +33,7 @@ def retrain(
     it was not shown is saved. A network (--no-freeze, or a trained run): consistency training (CORES²*), which uses
     corrupted rows without their labels.
 
-    Example: noisesieve retrain my-run --test ./test --baseline ce
+    Example: noisesieve retrain my-run --test ./test
     """
     settings = build_settings(RetrainSettings, {"run": run, **o.with_more_decisions(options, more)})
     seconds = None if max_time is None else parse_seconds(max_time, "--max-time")

@@ -49,7 +49,7 @@ class RetrainSettings(Settings):
     force: bool = option(False, "Replace another run in the same folder.", OUTPUT)
     test: TestSettings = field(default_factory=TestSettings)
     baseline: str | None = option(
-        None, "Also train cross-entropy on all rows, for as many images.", TRAINING, choices=("ce",)
+        None, "Also train cross-entropy on all rows (of heads it is always tried).", TRAINING, choices=("ce",)
     )
     decisions: tuple[Path, ...] = decisions_option("Labels that people decided on count as clean")
     moved: MovedData = field(default_factory=MovedData)
