@@ -65,7 +65,8 @@ def test_what_cannot_be_kept_together_is_refused(inside: Run, bursts: Path, colo
 
 
 def test_a_class_of_one_group_is_named(inside: Run, bursts: Path) -> None:
-    rows = list(csv.DictReader(bursts.open(newline="")))
+    with bursts.open(newline="") as file:
+        rows = list(csv.DictReader(file))
     for row in rows:
         row["object"] = "one" if row["label"] == "class 3" else row["object"]
     with bursts.open("w", newline="") as file:

@@ -202,7 +202,7 @@ def test_check_downloads_nothing_that_a_model_asks_for(
     monkeypatch.setattr(torch.hub, "download_url_to_file", lambda *words, **options: asked.append("hub"))
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda *words, **options: asked.append("hf"))
     monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
-    from noisesieve.report.model_card import _frozen_file, _FrozenWeights
+    from noisesieve.report.saved_model import _frozen_file, _FrozenWeights
 
     for weights, backbone in (("imagenet", "resnet18"), ("timm/resnet18.a1_in1k", "timm/resnet18.a1_in1k")):
         with pytest.raises(noisesieve.core.errors.StateError, match="missing"):
