@@ -50,8 +50,8 @@ def doctor(
 
 
 def _show(diagnosis: Diagnosis, *, quiet: bool) -> None:
-    from noisesieve.cli.scan import duration
     from noisesieve.cli.terminal import plain_text
+    from noisesieve.core.text import duration
 
     out = console(stderr=False)
     head = f"{diagnosis.examples:,} images, {diagnosis.readable:,} readable, in {diagnosis.classes:,} classes"

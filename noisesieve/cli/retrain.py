@@ -13,7 +13,7 @@ from noisesieve.core.options import build_settings, parse_seconds
 from noisesieve.core.progress import Session
 
 if TYPE_CHECKING:
-    from noisesieve.commands.retrain import HeadsRetrainSummary, RetrainSummary
+    from noisesieve.commands.retrain import RetrainSummary
 
 
 @o.with_options(RetrainSettings, without=("cache_budget", "max_pixels"))
@@ -27,11 +27,11 @@ def retrain(
     *,
     options: o.Options,
 ) -> None:
-    """Train a model on a run's clean rows.
+    """Train models on a run's clean rows, compare them without truth, and save the best.
 
-    A frozen run: heads on its stored features, in seconds, in three ways; the one that predicts most given labels that
-    it was not shown is saved. A network (--no-freeze, or a trained run): consistency training (CORES²*), which uses
-    corrupted rows without their labels.
+    On all rows as given, on kept rows, on kept rows and confident suggestions; a network also with consistency training
+    (CORES²), which uses corrupted rows without their labels. The one that predicts most given labels that it was not
+    shown is saved. A frozen run: heads on its stored features, in seconds; --no-freeze, or a trained run: networks.
 
     Example: noisesieve retrain my-run --test ./test
     """
@@ -44,11 +44,8 @@ def retrain(
             print_json(summary.to_document())
 
 
-def run_retraining(
-    settings: RetrainSettings, session: Session, *, shown: bool, quiet: bool
-) -> RetrainSummary | HeadsRetrainSummary | None:
+def run_retraining(settings: RetrainSettings, session: Session, *, shown: bool, quiet: bool) -> RetrainSummary | None:
     """Retrain, and print the result if `shown`. Returns None on ranks other than 0."""
-    from noisesieve.commands.retrain import HeadsRetrainSummary
     from noisesieve.commands.retrain import retrain as retrain_run
 
     summary = retrain_run(settings, session=session)
@@ -58,51 +55,34 @@ def run_retraining(
     with results():
         if shown and quiet:
             print_line(summary.output)
-        elif shown and isinstance(summary, HeadsRetrainSummary):
-            _show_heads(summary)
-        elif shown and not isinstance(summary, HeadsRetrainSummary):
+        elif shown:
             _show(summary)
     return summary
 
 
-def _show_heads(summary: HeadsRetrainSummary) -> None:
-    from noisesieve.cli.terminal import plain_table, plain_text
-
-    out, table = console(stderr=False), plain_table()
-    table.add_column("heads trained")
-    for name in ("rows", "given labels predicted", *(["test accuracy"] if summary.test_rows else [])):
-        table.add_column(name, justify="right")
-    for row in summary.candidates:
-        accuracy = [] if row.accuracy is None else [f"{row.accuracy:.3f}"]
-        mark = " *" if row.name == summary.chosen else ""
-        table.add_row(plain_text(row.name + mark), f"{row.rows:,}", f"{row.agreement:.1%}", *accuracy)
-    out.print(table)
-    out.print(plain_text(summary.why))
-    _show_next(summary.output)
-
-
 def _show(summary: RetrainSummary) -> None:
     from noisesieve.cli.terminal import plain_table, plain_text
-    from noisesieve.commands.retrain import MODELS
 
-    out, rows, scored = console(stderr=False), summary.rows, summary.accuracy
-    head = f"Trained on {rows.clean:,} labelled and {rows.corrupted:,} unlabelled images"
+    out, rows = console(stderr=False), summary.rows
+    head = f"Trained on {rows.clean:,} clean and {rows.corrupted:,} corrupted rows"
     counts = (("waived", rows.waived), ("decided", rows.decided), ("relabelled", rows.relabelled))
     parts = [f"{count:,} {name}" for name, count in (*counts, ("left out", rows.left_out)) if count]
     out.print(plain_text(head + (f" ({', '.join(parts)})" if parts else ""), "bold"))
-    if scored is not None:
-        kinds = [name for name in MODELS if name in scored.accuracy]
-        words = {"before": "sieve's model", "baseline": "plain CE", "after": "retrained"}
-        table = plain_table()
-        table.add_column(f"accuracy on {scored.test_rows:,} test images")
-        for name in kinds:
-            table.add_column(words[name], justify="right")
-        table.add_row("last epoch", *(f"{scored.accuracy[name]:.3f}" for name in kinds))
-        best = {"baseline": scored.baseline_best, "after": max(scored.after_epochs)}
-        table.add_row("best epoch", *(f"{best[name]:.3f}" if name in best else "" for name in kinds))
-        for row in scored.classes:
-            table.add_row(plain_text(f"  {row.label}"), *(f"{row.accuracy[name]:.3f}" for name in kinds))
-        out.print(table)
+    table = plain_table()
+    table.add_column(f"{summary.kind} trained on")
+    for name in ("rows", "given labels predicted", *(["test accuracy"] if summary.test_rows else [])):
+        table.add_column(name, justify="right")
+    for row in summary.candidates:
+        agreement = "–" if row.agreement is None else f"{row.agreement:.1%}"
+        accuracy = [] if row.accuracy is None else [f"{row.accuracy:.3f}"]
+        mark = " *" if row.name == summary.chosen else ""
+        table.add_row(plain_text(row.name + mark), f"{row.rows:,}", agreement, *accuracy)
+    out.print(table)
+    out.print(plain_text(summary.why))
+    if summary.kind == "network" and summary.saved_accuracy is not None:
+        out.print(
+            plain_text(f"Accuracy of what is saved, on {summary.test_rows:,} test images: {summary.saved_accuracy:.3f}")
+        )
     _show_next(summary.output)
 
 

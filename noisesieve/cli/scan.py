@@ -13,6 +13,7 @@ from noisesieve.commands.scan_settings import ScanSettings, scan_settings
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.options import OUTPUT, parse_seconds
 from noisesieve.core.progress import Session
+from noisesieve.core.text import duration
 from noisesieve.retrain.retrain_settings import RetrainOptions
 
 if TYPE_CHECKING:
@@ -116,12 +117,3 @@ def _dry_run(settings: ScanSettings, session: Session, *, as_json: bool) -> None
         + (", streamed" if plan.streamed else " in the cache")
     )
     print_line(f"run folder: {plan.output}")
-
-
-def duration(seconds: float) -> str:
-    """Return seconds as `40 s`, `12 min` or `3.5 h`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

@@ -22,9 +22,9 @@ from noisesieve.commands._folds import groups_of
 from noisesieve.commands._identity import own_weights
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, settings_of_run
 from noisesieve.commands._own_vectors import OwnVectors, features_of_vectors
-from noisesieve.commands._retrain_job import choose_output, refuse_changed
-from noisesieve.commands._retrain_rows import LABELLED, UNUSED, RowRoles, assign_roles
-from noisesieve.commands._retrain_summaries import ALL, KEPT, SCAN, SUGGESTED, CandidateFigures, HeadsRetrainSummary
+from noisesieve.commands._retrain_job import choose_output, known_summary, refuse_changed
+from noisesieve.commands._retrain_rows import LABELLED, UNUSED, RowRoles, assign_roles, sure_suggestions
+from noisesieve.commands._retrain_summaries import ALL, HEADS, KEPT, SCAN, SUGGESTED, CandidateFigures, RetrainSummary
 from noisesieve.commands._test_set import read_test_set
 from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.commands.scan_settings import ScanSettings
@@ -32,7 +32,6 @@ from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.files import atomic_write, digest, sha256_of, write_json
 from noisesieve.core.records import Bools, FileFacts, Index, Ints
 from noisesieve.core.run_lock import locked
-from noisesieve.core.untrusted import read_json
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.features import Features, compute_features
 from noisesieve.learn.frozen.head_data import Head, HeadData, Projected
@@ -50,8 +49,6 @@ from noisesieve.report.run import Identity, RunFolder, RunRecord, fingerprint
 from noisesieve.report.saved_model import load_head
 from noisesieve.retrain.head_candidates import DECAYS, Candidate, TrainedCandidate, train_candidate
 
-CONFIDENT = 0.5  # probability from which a suggestion is trained on
-
 
 @dataclass(frozen=True)
 class _Rows:
@@ -65,7 +62,7 @@ class _Rows:
     weights: Path | None  # file of the backbone's weights; None for embeddings
 
 
-def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSession) -> HeadsRetrainSummary:
+def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSession) -> RetrainSummary:
     """Train heads on the features of a frozen run into a folder of their own, and return the table."""
     start = time.monotonic()
     index = index_of_run(report, settings.moved)
@@ -87,8 +84,7 @@ def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSe
             identity = _identity(settings, report, roles, None if test is None else fingerprint(*test))
             state = run.find_state(identity, index, facts, force=settings.force)
             if state == "finished":
-                session.note("This retraining is finished already: same settings, same run.")
-                return _known(folder, settings)
+                return known_summary(folder, settings, session)
             run.begin(RunRecord(identity, version=__version__), index, facts, fresh=state == "fresh")
             decoded = Decoded(facts, np.arange(len(index), dtype=np.int64), NoPixels(len(index)), reused=True)
             if vectors is None:
@@ -102,16 +98,20 @@ def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSe
                 )
         trained = _train(rows, roles, report, session)
         figures = _figures(report, rows, trained, tested)
-        chosen = max(figures, key=lambda row: row.agreement).name  # of equal ones the first: the scan's own
+        chosen = max(figures, key=lambda row: row.agreement or 0.0).name  # of equal ones the first: the scan's own
         best = next((row for row in trained if row.name == chosen), None)
-        summary = HeadsRetrainSummary(
+        summary = RetrainSummary(
+            kind=HEADS,
             version=__version__,
             run=str(settings.run),
             output=str(folder),
+            device=session.device.type,
             rows=roles.counts,
             candidates=figures,
             chosen=chosen,
+            compared_on=len(rows.data.labels),
             test_rows=None if tested is None else len(tested[1]),
+            saved_accuracy=next(row.accuracy for row in figures if row.name == chosen),
             seconds=time.monotonic() - start,
         )
         with run.stage() as staged:
@@ -121,14 +121,6 @@ def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSe
             location = {} if own is None else {"weights": str(own.resolve())}
             run.complete(RunRecord(identity, version=__version__, location=location), staged)
     return summary
-
-
-def _known(folder: Path, settings: RetrainSettings) -> HeadsRetrainSummary:
-    try:
-        known = HeadsRetrainSummary.from_document(read_json(folder / "retrain.json"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise StateError(f"{folder / 'retrain.json'}: damaged ({error}).", "Retrain with --force.") from error
-    return replace(known, run=str(settings.run), output=str(folder))
 
 
 def _identity(settings: RetrainSettings, report: Report, roles: RowRoles, test: str | None) -> Identity:
@@ -191,7 +183,8 @@ def _train(rows: _Rows, roles: RowRoles, report: Report, session: TrainingSessio
     role, number = roles.role[rows.rows], {name: code for code, name in enumerate(rows.classes)}
     labels = np.array([number.get(roles.labels[row], -1) for row in rows.rows.tolist()], dtype=np.int64)
     kept: Bools = (role == LABELLED) & (labels >= 0)
-    suggested, sure = _suggestions(report, rows, kept, role)
+    suggested, sure = sure_suggestions(report, rows.rows, rows.classes, role)
+    sure &= ~kept
     everything: Bools = role != UNUSED
     candidates = [
         Candidate(ALL, given, torch.from_numpy(everything)),
@@ -203,15 +196,6 @@ def _train(rows: _Rows, roles: RowRoles, report: Report, session: TrainingSessio
     for candidate in candidates:
         trained.append(train_candidate(candidate, rows.data, rows.recipe, session, projected=rows.projected, flip=flip))
     return trained
-
-
-def _suggestions(report: Report, rows: _Rows, kept: Bools, role: Ints) -> tuple[Ints, Bools]:
-    """Return the suggested class of each row, and which corrupted rows have one that is sure enough."""
-    number = {name: code for code, name in enumerate(rows.classes)}
-    names = report.table["suggested_label"].to_pylist()
-    suggested = np.array([number.get(names[row], -1) for row in rows.rows.tolist()], dtype=np.int64)
-    probability = report.table["predicted_probability"].to_numpy(zero_copy_only=False)[rows.rows]
-    return suggested, ~kept & (role != UNUSED) & (suggested >= 0) & (probability >= CONFIDENT)
 
 
 def _read_test(

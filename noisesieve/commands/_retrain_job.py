@@ -11,12 +11,14 @@ import numpy as np
 from noisesieve import __version__
 from noisesieve.commands._open_run import settings_of_run
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, RowRoles
+from noisesieve.commands._retrain_summaries import RetrainSummary
 from noisesieve.commands._test_set import decode_test_set, read_test_set
 from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.core.errors import OutputError, StateError
 from noisesieve.core.files import digest, sha256_of
 from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index, Ints
+from noisesieve.core.untrusted import read_json
 from noisesieve.learn.recipes import Recipe, RetrainRecipe
 from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
@@ -109,10 +111,22 @@ def _identity(
         "run": sha256_of(report.path),
         "model": sha256_of(report.path.parent / "model.safetensors"),
         "training": vars(settings.training),
-        "baseline": settings.baseline,
+        "candidates": list(settings.candidates),
         "roles": digest([roles.role.tolist(), roles.labels]),
         "test": None if test is None else fingerprint(*test),
     }
+
+
+def known_summary(folder: Path, settings: RetrainSettings, session: Session) -> RetrainSummary:
+    """Return the table of a retraining that is finished already, and say so."""
+    session.note("This retraining is finished already: same settings, same run.")
+    if (made := RunFolder(folder).read()) is not None and not made.own:
+        session.warn("Its run.json is not signed by you: it was made elsewhere, or by an earlier version.")
+    try:
+        known = RetrainSummary.from_document(read_json(folder / "retrain.json"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError(f"{folder / 'retrain.json'}: damaged ({error}).", "Retrain with --force.") from error
+    return replace(known, run=str(settings.run), output=str(folder))
 
 
 def choose_output(report: Report, wanted: Path | None, index: Index, session: Session) -> Path:

@@ -9,10 +9,11 @@ import numpy as np
 
 from noisesieve.commands._open_run import read_outcomes
 from noisesieve.commands.command_settings import RetrainSettings
-from noisesieve.core.records import Ints
+from noisesieve.core.records import Bools, Ints
 from noisesieve.report.report import Report
 
 UNUSED, LABELLED, UNLABELLED = 0, 1, 2  # takes no part; trained on with its label; trained on without a label
+CONFIDENT = 0.5  # probability from which a suggestion is trained on
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,18 @@ def assign_roles(report: Report, settings: RetrainSettings, root: Path) -> RowRo
             unreadable=int((verdicts == "unreadable").sum()),
         ),
     )
+
+
+def sure_suggestions(report: Report, rows: Ints, classes: list[str], role: Ints) -> tuple[Ints, Bools]:
+    """Return the suggested class of each of `rows`, -1 for none, and which corrupted ones have a sure suggestion.
+
+    `role` is theirs.
+    """
+    number = {name: code for code, name in enumerate(classes)}
+    names = report.table["suggested_label"].to_pylist()
+    suggested = np.array([number.get(names[row], -1) for row in rows.tolist()], dtype=np.int64)
+    probability = report.table["predicted_probability"].to_numpy(zero_copy_only=False)[rows]
+    return suggested, (role == UNLABELLED) & (suggested >= 0) & (probability >= CONFIDENT)
 
 
 def _apply_decisions(report: Report, settings: RetrainSettings, role: Ints, labels: list[str], root: Path) -> int:

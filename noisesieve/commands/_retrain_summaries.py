@@ -1,4 +1,4 @@
-"""retrain.json: of a network, or of heads with the table of what was tried and which were saved."""
+"""retrain.json: the table of what was tried, which was saved, and why."""
 
 from __future__ import annotations
 
@@ -6,85 +6,74 @@ from dataclasses import asdict, dataclass
 
 from noisesieve.commands._retrain_rows import RoleCounts
 from noisesieve.core.documents import from_json
-from noisesieve.core.files import Document, Json
-from noisesieve.learn.recipes import LAST, RetrainRecipe
+from noisesieve.core.files import Document
+from noisesieve.learn.recipes import RetrainRecipe
 from noisesieve.measure.accuracy_chart import AccuracyTable
 
-NETWORK_VERSION, HEADS_VERSION = 1, 2  # schema versions of retrain.json
+SCHEMA_VERSION = 3  # of retrain.json; 1 and 2 are those of folders that cannot be continued
 SCAN = "the scan's own model"
-ALL, KEPT, SUGGESTED = "all rows, as given", "kept rows", "kept rows and suggestions"
+ALL, KEPT, SUGGESTED, CONSISTENT = (
+    "all rows, as given",
+    "kept rows",
+    "kept rows and suggestions",
+    "kept rows and consistency",
+)
+HEADS, NETWORK = "heads", "network"
 
 
 @dataclass(frozen=True)
 class CandidateFigures:
-    """One row of the table that a retraining of heads gives."""
+    """One row of the table that a retraining gives."""
 
     name: str
-    rows: int  # trained on
-    weight_decay: float | None  # None: the scan's own
-    agreement: float  # with the given labels of all readable rows, out of fold
+    rows: int  # trained on with a label
+    weight_decay: float | None  # of heads; None: the scan's own, or a network
+    agreement: float | None  # with given labels that it was not trained on; None: it was trained on all of them
     accuracy: float | None  # on the test set; None without one
 
 
 @dataclass(frozen=True)
-class HeadsRetrainSummary:
-    """retrain.json of heads."""
-
-    version: str
-    run: str
-    output: str
-    rows: RoleCounts
-    candidates: list[CandidateFigures]
-    chosen: str
-    test_rows: int | None
-    seconds: float
-
-    @property
-    def why(self) -> str:
-        """One sentence: which candidate was saved, and why."""
-        best = next(row for row in self.candidates if row.name == self.chosen)
-        return (
-            f"Saved: {self.chosen}. It predicts {best.agreement:.1%} of the given labels that it was not shown, the "
-            "most of all; the test set did not choose."
-        )
-
-    def to_document(self) -> Document:
-        """Return retrain.json."""
-        return {"schema_version": HEADS_VERSION, "kind": "heads", **asdict(self)}
-
-    @classmethod
-    def from_document(cls, document: object) -> HeadsRetrainSummary:
-        """Undo `to_document`. Raises ValueError for a document of another kind."""
-        return from_json(cls, document)
-
-
-@dataclass(frozen=True)
 class RetrainSummary:
-    """retrain.json of a network."""
+    """retrain.json."""
 
+    kind: str  # heads or network
     version: str
     run: str
     output: str
     device: str
-    recipe: RetrainRecipe
     rows: RoleCounts
-    passes: int  # images trained on
+    candidates: list[CandidateFigures]
+    chosen: str  # the candidate that was saved
+    compared_on: int  # rows whose given labels the candidates were compared by; 0: there was only one
+    test_rows: int | None
+    saved_accuracy: float | None  # of the saved model on the test set
     seconds: float
-    accuracy: AccuracyTable | None  # None: no test set
+    recipe: RetrainRecipe | None = None  # of a network
+    passes: int | None = None  # images that networks were trained on
+    accuracy: AccuracyTable | None = None  # of networks; None: no test set
+
+    @property
+    def why(self) -> str:
+        """One sentence: which candidate was saved, and why."""
+        if not self.compared_on:
+            return f"Saved: {self.chosen}, the only one that was trained."
+        best = next(row for row in self.candidates if row.name == self.chosen)
+        sentence = (
+            f"Saved: {self.chosen}. It predicts {best.agreement:.1%} of the given labels that it was not shown, the "
+            "most of all; the test set did not choose."
+        )
+        if self.kind == NETWORK:
+            sentence += (
+                f" For the comparison {self.compared_on:,} rows were kept out of every training; what is saved was "
+                "then trained with them too. The scan's own model was shown every label, so it takes no part."
+            )
+        return sentence
 
     def to_document(self) -> Document:
         """Return retrain.json."""
-        accuracy = None if self.accuracy is None else self.accuracy.to_document()
-        return {"schema_version": NETWORK_VERSION, **asdict(self), "accuracy": accuracy}
+        return {"schema_version": SCHEMA_VERSION, **asdict(self)}
 
     @classmethod
-    def from_document(cls, document: Json) -> RetrainSummary:
-        """Undo `to_document`."""
-        parts = {name: document[name] for name in ("version", "run", "output", "device", "passes", "seconds")}
-        accuracy = document["accuracy"]
-        return cls(
-            **parts,
-            recipe=RetrainRecipe(**{**document["recipe"], "depths": tuple(document["recipe"].get("depths", (LAST,)))}),
-            rows=RoleCounts(**document["rows"]),
-            accuracy=None if accuracy is None else AccuracyTable.from_document(accuracy),
-        )
+    def from_document(cls, document: object) -> RetrainSummary:
+        """Undo `to_document`. Raises ValueError for a document of another kind."""
+        return from_json(cls, document)

@@ -19,6 +19,7 @@ from noisesieve.core.options import (
     Settings,
     option,
     parse_age,
+    parse_names,
     replace_output_option,
 )
 from noisesieve.decisions.decision_settings import decisions_option
@@ -48,8 +49,14 @@ class RetrainSettings(Settings):
     )
     force: bool = option(False, "Replace another run in the same folder.", OUTPUT)
     test: TestSettings = field(default_factory=TestSettings)
-    baseline: str | None = option(
-        None, "Also train cross-entropy on all rows (of heads it is always tried).", TRAINING, choices=("ce",)
+    candidates: tuple[str, ...] = option(
+        (),
+        "Trainings of a network to compare, with commas: all, kept, suggestions, consistency. One alone is trained on "
+        "all rows and compared with none. Default: the four.",
+        TRAINING,
+        parse=parse_names,
+        choices=("all", "kept", "suggestions", "consistency"),
+        metavar="NAMES",
     )
     decisions: tuple[Path, ...] = decisions_option("Labels that people decided on count as clean")
     moved: MovedData = field(default_factory=MovedData)
@@ -62,11 +69,6 @@ class RetrainSettings(Settings):
     training: RetrainOptions = field(default_factory=RetrainOptions)
     device: str = device_option()
     pixels: PixelSettings = field(default_factory=PixelSettings)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.baseline is not None and self.test.test is None:
-            raise UsageError("--baseline: needs right labels to compare on.", "Give them with --test.")
 
 
 @dataclass(frozen=True)

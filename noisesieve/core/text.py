@@ -190,3 +190,12 @@ def line_that_is_not_utf8(blob: bytes) -> int:
     except UnicodeDecodeError as error:
         return blob.count(b"\n", 0, error.start) + 1
     return 1
+
+
+def duration(seconds: float) -> str:
+    """Return seconds as `40 s`, `12 min` or `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

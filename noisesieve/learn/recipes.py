@@ -108,9 +108,11 @@ class RetrainRecipe(NetworkChoice):
     warmup_epochs: float  # of the learning rate
     unlabelled_batch: int  # images of the corrupted set per batch of the clean set; 0: none
     weight: float  # of the consistency loss
-    target: str  # current, epoch-start or ema
+    target: str  # current, epoch-start, ema, or batch: the same forward pass in training mode, as the authors' code
     start: str  # scratch or run
     policy: str  # of the strong augmentation
+    labelled_view: str = "weak"  # augmentation of the labelled images: weak or strong
+    lr_end: float = 0.01  # final learning rate, as a share of the peak
     clip_norm: float = 5.0
     ema_epochs: float = 0.5
     body_lr: float = 1.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import time
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.networks.depths import Network
 from noisesieve.learn.recipes import RetrainRecipe
-from noisesieve.learn.schedule import LR_END, half_cosine
+from noisesieve.learn.schedule import half_cosine
 from noisesieve.learn.score import predict
 from noisesieve.learn.state import TrainingState, initial_state
 from noisesieve.learn.training_data import make_generator, shuffled_batches
@@ -121,7 +122,7 @@ class RetrainLoop:
         if now < rise:
             return lr * (now + 0.01) / (rise + 0.01)
         rest = (now - rise) / max(1e-9, recipe.epochs - rise)
-        return lr * (LR_END + (1 - LR_END) * half_cosine(min(1.0, rest)))
+        return lr * (recipe.lr_end + (1 - recipe.lr_end) * half_cosine(min(1.0, rest)))
 
     def train_epoch(self) -> RetrainEpochRow:
         """Train one epoch over the clean rows, with corrupted rows in every step. Returns the row of the history."""
@@ -214,22 +215,29 @@ class RetrainLoop:
         state, recipe, processes = self.state, self.recipe, self.processes
         flip, scaler = bool(state.flip), state.precision.scaler
         generator = make_generator(recipe.seed, state.epoch, step + 1, processes.rank)
-        views = [self.loader.normalize(augment(images, generator, flip=flip))]
-        target = None
+        normalize, strong = self.loader.normalize, partial(strong_augment, flip=flip, policy=recipe.policy)
+        weak = partial(augment, flip=flip)
+        labelled_view = strong if recipe.labelled_view == "strong" else weak
+        views, target = [normalize(labelled_view(images, generator))], None
         if others is not None:
-            with torch.no_grad(), state.precision.autocast():
-                target = teacher.eval()(self.loader.normalize(augment(others, generator, flip=flip)))
-            views.append(self.loader.normalize(strong_augment(others, generator, flip=flip, policy=recipe.policy)))
+            plain = normalize(weak(others, generator))
+            views.append(normalize(strong(others, generator)))
+            if recipe.target == "batch":
+                views.append(plain)
+            else:
+                with torch.no_grad(), state.precision.autocast():
+                    target = teacher.eval()(plain)
         state.model.train()
         with state.precision.autocast():
-            logits = state.model(torch.cat(views))
+            logits, *views_of_others = state.model(torch.cat(views)).split([len(view) for view in views])
         labels = self.data.labels[batch.mine].to(processes.device)
         counted = float(processes.rank < len(batch.rows))
-        loss = cross_entropy(logits[: len(images)], labels, reduction="sum") / len(batch.rows) * counted
+        loss = cross_entropy(logits, labels, reduction="sum") / len(batch.rows) * counted
         consistency = loss.new_zeros(())
-        if target is not None:
+        if others is not None:
             counted = float(processes.rank < len(batch.unlabelled))
-            consistency = consistency_loss(logits[len(images) :], target).sum() / len(batch.unlabelled) * counted
+            goal = views_of_others[1] if target is None else target
+            consistency = consistency_loss(views_of_others[0], goal).sum() / len(batch.unlabelled) * counted
         for group in state.optimizer.param_groups:
             group["lr"] = rate * group["share"]
         state.optimizer.zero_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from noisesieve.core.text import duration
 from noisesieve.learn.recipes import NetworkRecipe, Recipe, RetrainRecipe
 from noisesieve.retrain.retrain_settings import RetrainOptions
 from noisesieve.retrain.strong_augment import policy_for
@@ -69,12 +70,10 @@ def _rate(run: Recipe, preset: str, start: str, *, fine: bool) -> float:
     return run.lr * CONTINUED_LR if start == "run" else run.lr
 
 
-def plan_baseline(recipe: RetrainRecipe, run: Recipe, *, rows: int, passes: int) -> RetrainRecipe:
-    """Return plain cross-entropy on all rows for the same number of images, from the same kind of start."""
-    if recipe.start == "run" and run.weights == "none":
-        recipe = replace(recipe, start="scratch", lr=run.lr)
-    size = min(rows, recipe.batch_size)
-    epochs = max(1, -(-passes // (rows // size * size)))  # an incomplete last batch is left out
+def without_consistency(recipe: RetrainRecipe, *, kept: int, rows: int) -> RetrainRecipe:
+    """Return the recipe of a candidate on `rows` labelled rows: as many steps as with consistency on `kept` ones."""
+    steps = recipe.epochs * max(1, kept // recipe.batch_size)
+    epochs = max(1, round(steps / max(1, rows // recipe.batch_size)))
     return replace(recipe, epochs=epochs, unlabelled_batch=0, weight=0.0)
 
 
@@ -86,3 +85,16 @@ def describe_retraining(recipe: RetrainRecipe, clean: int, corrupted: int) -> st
         f"from {'the run' if recipe.start == 'run' else 'scratch'}, {recipe.epochs} epochs, batch {recipe.batch_size}"
         f"{unlabelled}, lr {recipe.lr:g}, consistency {recipe.weight:.2g} ({recipe.policy}, target {recipe.target})"
     )
+
+
+def describe_cost(recipes: list[RetrainRecipe], rows: list[tuple[int, int]], rate: float | None) -> str:
+    """Return what the trainings will cost: `rows` are the labelled and unlabelled ones, `rate` the scan's images/s."""
+    images = [recipe.image_count(*counts) for recipe, counts in zip(recipes, rows, strict=True)]
+    if len(images) > 1:
+        images.append(max(images))  # the best is trained again, with all rows
+    text = (
+        f"{len(images)} trainings, at most {sum(images):,} images in all"
+        if len(images) > 1
+        else f"{images[0]:,} images"
+    )
+    return text + (f": about {duration(sum(images) / rate)} at the scan's speed" if rate else "")

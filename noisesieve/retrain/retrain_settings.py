@@ -20,9 +20,9 @@ class RetrainOptions(Settings):
     )
     target: str = option(
         "current",
-        "Network of the target; epoch-start is the paper's.",
+        "Network of the target; batch: the same forward pass, as the authors' code; epoch-start: the paper's.",
         TRAINING,
-        choices=("current", "epoch-start", "ema"),
+        choices=("current", "batch", "epoch-start", "ema"),
     )
     start: str | None = option(
         None, "Initial weights; run: the scan's. Default: run for many rows.", TRAINING, choices=("scratch", "run")

@@ -19,6 +19,7 @@ from torch import Tensor
 
 import noisesieve as ns
 from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, assign_roles
+from noisesieve.commands._retrain_summaries import ALL, CONSISTENT, KEPT, SCAN, SUGGESTED
 from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.commands.measure_settings import TestSettings
 from noisesieve.commands.retrain import retrain
@@ -139,9 +140,9 @@ def test_many_rows_go_on_from_the_run_and_plain_ce_gets_the_scans_images_too() -
     assert (few.start, few.lr) == ("scratch", RECIPE.lr)
     assert (many.start, many.epochs) == ("run", plans.CONTINUED_EPOCHS)
     assert many.lr == pytest.approx(RECIPE.lr / 5)
-    plain = plans.plan_baseline(many, RECIPE, rows=4100, passes=100_000)
-    assert (plain.start, plain.lr, plain.weight) == ("scratch", RECIPE.lr, 0.0)
-    assert plain.epochs * (4100 // 16 * 16) >= 100_000
+    plain = plans.without_consistency(many, kept=4000, rows=8000)
+    assert (plain.start, plain.lr, plain.weight, plain.unlabelled_batch) == (many.start, many.lr, 0.0, 0)
+    assert plain.epochs * (8000 // 16) == many.epochs * (4000 // 16)  # as many steps
 
 
 def test_the_cifar_preset_has_a_second_phase_and_hands_over_an_early_division() -> None:
@@ -200,7 +201,7 @@ def weights(training: RetrainLoop) -> Tensor:
     return torch.cat([p.detach().flatten() for p in training.state.model.parameters()])
 
 
-@pytest.mark.parametrize("target", ["current", "epoch-start", "ema"])
+@pytest.mark.parametrize("target", ["current", "batch", "epoch-start", "ema"])
 def test_every_target_trains_and_the_seed_says_the_rest(target: str) -> None:
     recipe = replace(made(epochs=2, target=target), unlabelled_batch=4)
     first, again = teach(recipe), teach(recipe)
@@ -245,7 +246,7 @@ class Shelf:
         return self.kept[-1] if self.kept else None
 
 
-@pytest.mark.parametrize("target", ["current", "epoch-start", "ema"])
+@pytest.mark.parametrize("target", ["current", "batch", "epoch-start", "ema"])
 def test_a_retraining_that_was_stopped_ends_in_the_same_bits(target: str) -> None:
     recipe, shelf, steps = replace(made(epochs=3, target=target), unlabelled_batch=4), Shelf(), []
 
@@ -352,18 +353,24 @@ def test_roles_follow_verdicts_waivers_decisions_and_suggestions(home: Path, tmp
 
 
 def test_retrain_writes_a_model_that_check_takes(inside: Run, home: Path, tmp_path: Path) -> None:
-    words = (home / "run", "-o", "out", "--test", home / "test", "--baseline", "ce", *QUICK)
+    words = (home / "run", "-o", "out", "--test", home / "test", *QUICK)
     done = inside("retrain", *words)
     assert done.returncode == 0, done.stderr
-    assert "accuracy on 24 test images" in done.stdout
+    assert "on 24 test images" in done.stdout
+    assert re.search(r"5 trainings, at most [0-9,]+ images in all: about \S+ \S+ at\s+the\s+scan's speed", done.stderr)
     found = json.loads(Path("out/retrain.json").read_text())
     validate(found, "retrain")
     validate(json.loads(Path("out/model.json").read_text()), "model")
-    assert found["accuracy"]["after"] > 0.6
-    assert len(found["accuracy"]["after_epochs"]) == 3
+    rows = {row["name"]: row for row in found["candidates"]}
+    assert list(rows) == [SCAN, ALL, KEPT, SUGGESTED, CONSISTENT]
+    assert rows[SCAN]["agreement"] is None  # it was trained on every label
+    assert rows[found["chosen"]]["agreement"] == max(row["agreement"] or 0 for row in found["candidates"])
+    assert 10 < found["compared_on"] < 30
+    assert rows[ALL]["rows"] + found["compared_on"] == 96
+    assert found["saved_accuracy"] > 0.6
+    assert list(found["accuracy"]["epochs"]) == [ALL, KEPT, SUGGESTED, CONSISTENT, "saved"]
     history = pq.read_table("out/history.parquet").to_pylist()
-    passes = {name: sum(row["images"] for row in history if row["phase"] == name) for name in ("retrain", "ce")}
-    assert passes["ce"] >= passes["retrain"]
+    assert {row["phase"] for row in history} == set(found["accuracy"]["epochs"])
     assert ElementTree.fromstring(Path("out/curves.svg").read_text()).tag.endswith("svg")
     assert inside("check", home / "test", "--model", "out", "--max-corrupted", "40%").returncode == 0
     again = inside("retrain", *words, "--json")
@@ -384,10 +391,10 @@ def test_a_stopped_retraining_resumes_to_the_same_model(home: Path, tmp_path: Pa
             self.name = name
 
         def advance(self, done: int = 1, **facts: object) -> None:
-            self.asked = self.asked or (self.name == "ce" and facts.get("epoch") == 2)
+            self.asked = self.asked or (self.name == SUGGESTED and facts.get("epoch") == 2)
 
     watcher = Impatient()
-    chosen = settings(home, tmp_path / "a", test=TestSettings(home / "test"), baseline="ce")
+    chosen = settings(home, tmp_path / "a", test=TestSettings(home / "test"))
     with pytest.raises(Stopped):
         retrain(chosen, session=Session(watcher, lambda: Stopped("", exit_code=143) if watcher.asked else None))
     assert not (tmp_path / "a/retrain.json").exists()
@@ -421,10 +428,11 @@ def test_the_papers_first_phase_hands_its_division_to_the_second(inside: Run, ho
     done = inside("scan", home / "data", "-o", "run", *words)
     assert done.returncode == 0, done.stderr
     kept = pq.read_table("run/division.parquet")["clean"].to_pylist()
-    done = inside("retrain", "run", "-o", "out", "--epochs", "2", "--json")
+    done = inside("retrain", "run", "-o", "out", "--epochs", "2", "--candidates", "consistency", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["rows"]["clean"] == sum(kept)
+    assert (found["compared_on"], found["chosen"]) == (0, CONSISTENT)  # one alone: nothing is held out
+    assert found["candidates"][1]["rows"] == found["rows"]["clean"] == sum(kept)
     assert found["recipe"]["batch_size"] == min(320, sum(kept))
 
 
@@ -442,12 +450,13 @@ def test_a_frozen_run_is_fine_tuned_from_its_own_weights(inside: Run, tmp_path: 
     words = ("--weights", "lite0", "--freeze", "--image-size", "64", "--no-review")
     assert inside("scan", tmp_path / "photos", "-o", "run", *words).returncode == 0
     done = inside(
-        "retrain", "run", "--no-freeze", "-o", "out", "--test", tmp_path / "photos", "--epochs", "1", "--json"
+        *("retrain", "run", "--no-freeze", "-o", "out", "--test", tmp_path / "photos", "--epochs", "1", "--json"),
+        *("--candidates", "kept"),
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["recipe"]["start"] == "run"
-    assert found["accuracy"]["after"] > 0.9
+    assert found["saved_accuracy"] > 0.9
     assert json.loads(Path("out/model.json").read_text())["frozen"] is None
     assert inside("check", tmp_path / "photos", "--model", "out").returncode == 0
 
