@@ -29,9 +29,10 @@ def retrain(
 ) -> None:
     """Train models on a run's clean rows, compare them without truth, and save the best.
 
-    On all rows as given, on kept rows, on kept rows and confident suggestions; a network also with consistency training
-    (CORES²), which uses corrupted rows without their labels. The one that predicts most given labels that it was not
-    shown is saved. A frozen run: heads on its stored features, in seconds; --no-freeze, or a trained run: networks.
+    On all rows as given, on kept rows, on kept rows and confident suggestions; heads also on labels that the noise
+    model corrected, a network also with consistency training (CORES²), which uses corrupted rows without their labels.
+    The one that predicts most given labels that it was not shown is saved, or the mean of those that differ from it by
+    chance alone. A frozen run: heads on its stored features, in seconds; --no-freeze, or a trained run: networks.
 
     Example: noisesieve retrain my-run --test ./test
     """

@@ -2,7 +2,7 @@
 
 REPORT   report    run → which rows are clean, corrupted, or decided by people
 FEATURES learn     the run's features, from the cache; those of the test set too
-RETRAIN  retrain   all rows, kept rows, kept rows and suggestions → heads, compared out of fold
+RETRAIN  retrain   all rows, kept rows, + suggestions, corrected labels → heads, compared out of fold
 RECORD   output folder: model.safetensors, model.json, the run's report, retrain.json
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,17 @@ from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, s
 from noisesieve.commands._own_vectors import OwnVectors, features_of_vectors
 from noisesieve.commands._retrain_job import choose_output, known_summary, refuse_changed
 from noisesieve.commands._retrain_rows import LABELLED, UNUSED, RowRoles, assign_roles, sure_suggestions
-from noisesieve.commands._retrain_summaries import ALL, HEADS, KEPT, SCAN, SUGGESTED, CandidateFigures, RetrainSummary
+from noisesieve.commands._retrain_summaries import (
+    ALL,
+    CORRECTED,
+    HEADS,
+    KEPT,
+    MEAN,
+    SCAN,
+    SUGGESTED,
+    CandidateFigures,
+    RetrainSummary,
+)
 from noisesieve.commands._test_set import read_test_set
 from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.commands.scan_settings import ScanSettings
@@ -47,7 +58,18 @@ from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
 from noisesieve.report.report import Report
 from noisesieve.report.run import Identity, RunFolder, RunRecord, fingerprint
 from noisesieve.report.saved_model import load_head
-from noisesieve.retrain.head_candidates import DECAYS, Candidate, TrainedCandidate, train_candidate
+from noisesieve.retrain.head_candidates import (
+    DECAYS,
+    ROUND_DECAYS,
+    ROUNDS,
+    Candidate,
+    TrainedCandidate,
+    about_the_best,
+    correct_labels,
+    mean_head,
+    mean_probabilities,
+    train_candidate,
+)
 
 
 @dataclass(frozen=True)
@@ -97,9 +119,9 @@ def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSe
                     test[0], decoded, rows, settings, session, scratch=run.checkpoints / "test-features"
                 )
         trained = _train(rows, roles, report, session)
-        figures = _figures(report, rows, trained, tested)
-        chosen = max(figures, key=lambda row: row.agreement or 0.0).name  # of equal ones the first: the scan's own
-        best = next((row for row in trained if row.name == chosen), None)
+        averaged, best = _average(report, rows, trained)
+        figures = _figures(report, rows, [*trained, *([best] if best and best not in trained else [])], tested)
+        chosen = SCAN if best is None else best.name
         summary = RetrainSummary(
             kind=HEADS,
             version=__version__,
@@ -109,6 +131,7 @@ def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSe
             rows=roles.counts,
             candidates=figures,
             chosen=chosen,
+            averaged=averaged,
             compared_on=len(rows.data.labels),
             test_rows=None if tested is None else len(tested[1]),
             saved_accuracy=next(row.accuracy for row in figures if row.name == chosen),
@@ -191,11 +214,42 @@ def _train(rows: _Rows, roles: RowRoles, report: Report, session: TrainingSessio
         Candidate(KEPT, np.where(kept, labels, given), torch.from_numpy(kept)),
         Candidate(SUGGESTED, np.where(kept, labels, np.where(sure, suggested, given)), torch.from_numpy(kept | sure)),
     ]
-    trained = []
-    session.stage("retraining", len(candidates) * len(DECAYS))
-    for candidate in candidates:
-        trained.append(train_candidate(candidate, rows.data, rows.recipe, session, projected=rows.projected, flip=flip))
-    return trained
+    session.stage("retraining", (len(candidates) + 1) * len(DECAYS) + (ROUNDS - 1) * len(ROUND_DECAYS))
+    train = partial(train_candidate, data=rows.data, recipe=rows.recipe, projected=rows.projected, flip=flip)
+    trained = [train(candidate, session=session) for candidate in candidates]
+    known = Candidate(KEPT, labels, torch.from_numpy(roles.fixed[rows.rows] & kept))
+    correct = partial(correct_labels, CORRECTED, data=rows.data, known=known, unusable=~everything)
+    before = probs = trained[-1].probs
+    for _ in range(ROUNDS - 1):  # labels are corrected by the mean of two rounds: a single one swings
+        after = train(correct(probs), session=session, decays=ROUND_DECAYS).probs
+        before, probs = after, (before + after) / 2
+    return [*trained, train(correct(probs), session=session)]
+
+
+def _average(report: Report, rows: _Rows, trained: list[TrainedCandidate]) -> tuple[list[str], TrainedCandidate | None]:
+    """Return the candidates that are about as good as the best, and their mean; None if it is the scan's own model."""
+    given, own = rows.data.labels.numpy(), _predicted_by_scan(report, rows)
+    hits: dict[str, Bools] = {SCAN: own == given}
+    hits |= {row.name: row.probs.argmax(axis=1) == given for row in trained}
+    names = about_the_best(hits)
+    chosen = [row for row in trained if row.name in names]  # the scan's own model is not averaged: it is the reference
+    if names[0] == SCAN or not chosen:
+        return [SCAN], None
+    if len(chosen) == 1:
+        return [chosen[0].name], chosen[0]
+    probs = mean_probabilities([row.probs for row in chosen])
+    agreement = float((probs.argmax(axis=1) == given).mean())
+    best = max(chosen, key=lambda row: row.agreement)
+    mean = replace(
+        best, name=MEAN, rows=max(row.rows for row in chosen), agreement=agreement, probs=probs, weight_decay=None
+    )
+    return [row.name for row in chosen], replace(mean, head=mean_head([row.head for row in chosen]))
+
+
+def _predicted_by_scan(report: Report, rows: _Rows) -> Ints:
+    """Return the class (N,) that the scan predicted out of fold."""
+    predicted = report.table["predicted_label"].take(rows.rows).to_pylist()
+    return class_codes([name or rows.classes[0] for name in predicted], rows.classes)
 
 
 def _read_test(
@@ -225,8 +279,7 @@ def _figures(
 ) -> list[CandidateFigures]:
     """Return the table: the scan's own model first, by its out-of-fold probabilities, then every candidate."""
     given = rows.data.labels.numpy()
-    predicted = report.table["predicted_label"].take(rows.rows).to_pylist()
-    own = class_codes([name or rows.classes[0] for name in predicted], rows.classes)
+    own = _predicted_by_scan(report, rows)
     accuracy: dict[str, float] = {}
     if tested is not None:
         features, right = tested

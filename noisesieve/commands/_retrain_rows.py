@@ -35,6 +35,7 @@ class RowRoles:
 
     role: Ints  # (N,) UNUSED, LABELLED or UNLABELLED
     labels: list[str]  # the label to train on
+    fixed: Bools  # (N,) its label is right by a person's word: waived, trusted or decided
     counts: RoleCounts
 
 
@@ -56,10 +57,12 @@ def assign_roles(report: Report, settings: RetrainSettings, root: Path) -> RowRo
         for row in np.flatnonzero((role == UNLABELLED) & (probability >= settings.training.relabel)).tolist():
             if suggested[row] is not None:
                 labels[row], role[row], relabelled = suggested[row], LABELLED, relabelled + 1
-    decided = _apply_decisions(report, settings, role, labels, root)
+    fixed = waived | report.table["trusted"].to_numpy(zero_copy_only=False)
+    decided = _apply_decisions(report, settings, role, labels, fixed, root)
     return RowRoles(
         role,
         labels,
+        fixed,
         RoleCounts(
             clean=int((role == LABELLED).sum()),
             corrupted=int((role == UNLABELLED).sum()),
@@ -84,7 +87,9 @@ def sure_suggestions(report: Report, rows: Ints, classes: list[str], role: Ints)
     return suggested, (role == UNLABELLED) & (suggested >= 0) & (probability >= CONFIDENT)
 
 
-def _apply_decisions(report: Report, settings: RetrainSettings, role: Ints, labels: list[str], root: Path) -> int:
+def _apply_decisions(
+    report: Report, settings: RetrainSettings, role: Ints, labels: list[str], fixed: Bools, root: Path
+) -> int:
     """Use decided rows with the decided label, and leave out those decided to be unusable. Returns their count."""
     if not settings.decisions:
         return 0
@@ -94,4 +99,5 @@ def _apply_decisions(report: Report, settings: RetrainSettings, role: Ints, labe
         if verdicts[row] != "unreadable":
             role[row] = UNUSED if outcome.label is None else LABELLED
             labels[row] = outcome.label or labels[row]
+            fixed[row] = True
     return len(outcomes)

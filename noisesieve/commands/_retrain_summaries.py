@@ -12,12 +12,14 @@ from noisesieve.measure.accuracy_chart import AccuracyTable
 
 SCHEMA_VERSION = 3  # of retrain.json; 1 and 2 are those of folders that cannot be continued
 SCAN = "the scan's own model"
-ALL, KEPT, SUGGESTED, CONSISTENT = (
+ALL, KEPT, SUGGESTED, CORRECTED, CONSISTENT = (
     "all rows, as given",
     "kept rows",
     "kept rows and suggestions",
+    "labels corrected by the noise model",
     "kept rows and consistency",
 )
+MEAN = "mean of the best"
 HEADS, NETWORK = "heads", "network"
 
 
@@ -27,7 +29,7 @@ class CandidateFigures:
 
     name: str
     rows: int  # trained on with a label
-    weight_decay: float | None  # of heads; None: the scan's own, or a network
+    weight_decay: float | None  # of heads; None: the scan's own, a mean, or a network
     agreement: float | None  # with given labels that it was not trained on; None: it was trained on all of them
     accuracy: float | None  # on the test set; None without one
 
@@ -44,6 +46,7 @@ class RetrainSummary:
     rows: RoleCounts
     candidates: list[CandidateFigures]
     chosen: str  # the candidate that was saved
+    averaged: list[str]  # what it is the mean of, or itself alone
     compared_on: int  # rows whose given labels the candidates were compared by; 0: there was only one
     test_rows: int | None
     saved_accuracy: float | None  # of the saved model on the test set
@@ -57,11 +60,18 @@ class RetrainSummary:
         """One sentence: which candidate was saved, and why."""
         if not self.compared_on:
             return f"Saved: {self.chosen}, the only one that was trained."
-        best = next(row for row in self.candidates if row.name == self.chosen)
-        sentence = (
-            f"Saved: {self.chosen}. It predicts {best.agreement:.1%} of the given labels that it was not shown, the "
-            "most of all; the test set did not choose."
-        )
+        best = max(row.agreement or 0.0 for row in self.candidates if row.name in self.averaged)
+        if len(self.averaged) > 1:
+            sentence = (
+                f"Saved: the mean of {len(self.averaged)} ({'; '.join(self.averaged)}). The best of them predicts "
+                f"{best:.1%} of the given labels that it was not shown, the others as many within two standard errors; "
+                "the test set did not choose."
+            )
+        else:
+            sentence = (
+                f"Saved: {self.chosen}. It predicts {best:.1%} of the given labels that it was not shown, the most of "
+                "all; the test set did not choose."
+            )
         if self.kind == NETWORK:
             sentence += (
                 f" For the comparison {self.compared_on:,} rows were kept out of every training; what is saved was "

@@ -2,25 +2,34 @@
 
 Every candidate is scored on the same folds, by how often it predicts the *given* label of any readable row that its
 heads were not trained on. Agreement on kept rows alone would be circular: the sieve kept what the scan's model agrees
-with.
+with. Candidates that differ from the best by chance alone are averaged: their heads are linear, so the mean of their
+weights is a head too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from noisesieve.core.records import Floats, Ints
+from noisesieve.core.records import Bools, Floats, Ints
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import agreements
 from noisesieve.learn.frozen.head_data import Head, HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.presets import ce_recipe
 from noisesieve.learn.recipes import HeadRecipe
+from noisesieve.sieve.formulas import LOG_FLOOR
+from noisesieve.sieve.noise_model import fit_noise_model, probable_classes
 
 DECAYS = (1e-2, 3e-2, 1e-1, 3e-1)  # weight decays that are tried for each candidate
+ROUNDS = 3  # of correcting labels and training on them
+ROUND_DECAYS = (3e-2,)  # before the last round one is enough
+SURE = 0.7  # P(true class) from which a corrected label is trained on
+CHANCE = 2.0  # standard errors of a paired difference up to which it counts as chance
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,7 @@ class TrainedCandidate:
 
     name: str
     rows: int
-    weight_decay: float
+    weight_decay: float | None  # None: a mean of several
     agreement: float  # with the given labels of all readable rows, out of fold
     head: Head
     probs: Floats  # (N, K) out of fold
@@ -52,12 +61,13 @@ def train_candidate(
     *,
     projected: Projected,
     flip: bool,
+    decays: Sequence[float] = DECAYS,
 ) -> TrainedCandidate:
     """Train cross-entropy heads on the candidate's rows and labels. `data` has the given labels."""
     best: TrainedCandidate | None = None
     quiet = TrainingSession(stop=session.stop, processes=session.processes)
     own = replace(data, labels=torch.from_numpy(candidate.labels), unused=~candidate.used)
-    for decay in DECAYS:
+    for decay in decays:
         plain = replace(ce_recipe(recipe, flip=flip), weight_decay=decay)
         head, scores = Heads(own, plain, quiet, projected=projected).run()
         session.advance(1)
@@ -67,3 +77,42 @@ def train_candidate(
             best = TrainedCandidate(candidate.name, count, decay, agreement, head, scores.probs)
     assert best is not None
     return best
+
+
+def correct_labels(name: str, probs: Floats, data: HeadData, known: Candidate, unusable: Bools) -> Candidate:
+    """Return the most probable true classes by the noise model of out-of-fold probabilities (N, K).
+
+    Rows whose class is not sure are left out, and unusable ones. The rows that `known` uses keep its labels.
+    """
+    mean = torch.from_numpy(probs)
+    classes, sure = probable_classes(mean, data.labels, fit_noise_model(mean, data.labels))
+    used = (sure >= SURE) & ~torch.from_numpy(unusable) | known.used
+    return Candidate(name, np.where(known.used.numpy(), known.labels, classes.numpy()), used)
+
+
+def about_the_best(hits: dict[str, Bools]) -> list[str]:
+    """Return the candidates that differ from the best by chance alone, the best first.
+
+    `hits` has for each (N,) whether it predicts the given label of a row that it was not trained on.
+    """
+    best = max(hits, key=lambda name: float(hits[name].mean()))  # of equal ones the first
+    near = [best]
+    for name, own in hits.items():
+        gaps = hits[best].astype(np.float64) - own
+        if name != best and gaps.mean() <= CHANCE * gaps.std() / len(gaps) ** 0.5:
+            near.append(name)
+    return near
+
+
+def mean_head(heads: Sequence[Head]) -> Head:
+    """Return one head with the mean logits of several."""
+    weight = torch.stack([head.weight for head in heads]).mean(dim=0)
+    return Head(weight, torch.stack([head.bias for head in heads]).mean(dim=0), heads[0].flip)
+
+
+def mean_probabilities(probs: Sequence[Floats]) -> Floats:
+    """Return the geometric mean of several probabilities (N, K), normalized: those of mean logits."""
+    logs = sum(torch.from_numpy(part + LOG_FLOOR).log() for part in probs)
+    assert isinstance(logs, Tensor)
+    mean: Floats = (logs / len(probs)).softmax(dim=1).numpy()
+    return mean

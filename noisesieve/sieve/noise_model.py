@@ -8,6 +8,8 @@ likely.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -56,12 +58,22 @@ def _choose_priors(probs: Tensor, labels: Tensor) -> tuple[float, float]:
 
 def probability_of_wrong(probs: Tensor, labels: Tensor, model: NoiseModel) -> Tensor:
     """Return P(label wrong), (N,), for out-of-fold probabilities (N, K), by Bayes' rule."""
-    wrong, transition = [], torch.from_numpy(model.transition)
+    right = [true.gather(1, given[:, None]).squeeze(1) for true, given in _posteriors(probs, labels, model)]
+    return 1 - torch.cat(right)
+
+
+def probable_classes(probs: Tensor, labels: Tensor, model: NoiseModel) -> tuple[Tensor, Tensor]:
+    """Return the most probable true class of each row, (N,), and its probability, by image and given label."""
+    best = [true.max(dim=1) for true, _ in _posteriors(probs, labels, model)]
+    return torch.cat([part.indices for part in best]), torch.cat([part.values for part in best])
+
+
+def _posteriors(probs: Tensor, labels: Tensor, model: NoiseModel) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield P(true class | image, given label), (B, K), and the given labels, of blocks of rows."""
+    transition = torch.from_numpy(model.transition)
     for block, given in zip(probs.split(BLOCK), labels.split(BLOCK), strict=True):
-        true = with_temperature(block, model.temperature)  # (B, K): P(true class | image)
-        right = true.gather(1, given[:, None]).squeeze(1) * transition[given, given]
-        wrong.append(1 - right / (true * transition.T[given]).sum(dim=1).clamp(min=1e-300))
-    return torch.cat(wrong).clamp(0.0, 1.0)
+        joint = with_temperature(block, model.temperature) * transition.T[given]
+        yield (joint / joint.sum(dim=1, keepdim=True).clamp(min=1e-300)).clamp(0.0, 1.0), given
 
 
 def with_temperature(probs: Tensor, temperature: float) -> Tensor:

@@ -7,9 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import noisesieve as ns
-from noisesieve.commands._retrain_summaries import ALL, KEPT, SCAN, SUGGESTED
+from noisesieve.commands._retrain_summaries import ALL, CORRECTED, KEPT, MEAN, SCAN, SUGGESTED
+from noisesieve.learn.frozen.features import Features
+from noisesieve.learn.frozen.head_data import Head, HeadData
+from noisesieve.retrain.head_candidates import (
+    Candidate,
+    about_the_best,
+    correct_labels,
+    mean_head,
+    mean_probabilities,
+)
 from tests.conftest import COLOURS, Run, paint, validate
 
 
@@ -40,9 +50,11 @@ def test_embeddings_are_retrained_in_several_ways_and_the_best_is_saved(inside: 
     found = json.loads(done.stdout)
     validate(found, "retrain")
     rows = {row["name"]: row for row in found["candidates"]}
-    assert list(rows) == [SCAN, ALL, KEPT, SUGGESTED]
+    assert [name for name in rows if name != MEAN] == [SCAN, ALL, KEPT, SUGGESTED, CORRECTED]
+    assert found["chosen"] == (MEAN if len(found["averaged"]) > 1 else found["averaged"][0])
     assert rows[ALL]["rows"] == 600 > rows[KEPT]["rows"]
-    assert rows[found["chosen"]]["agreement"] == max(row["agreement"] for row in found["candidates"])
+    best = max(row["agreement"] for row in found["candidates"] if row["name"] != MEAN)
+    assert best in [rows[name]["agreement"] for name in found["averaged"]]
     assert rows[KEPT]["agreement"] > rows[ALL]["agreement"]
     frame = ns.read_report("run").to_pandas()
     shown = (frame["predicted_label"] == frame["label"]).mean()  # of all rows: agreement on kept ones would be circular
@@ -105,3 +117,49 @@ def test_what_heads_do_not_have_is_refused(options: tuple[str, ...], problem: st
     assert refused.returncode in (2, 3)
     assert problem in refused.stderr
     assert not Path("run-retrained/retrain.json").exists()
+
+
+def test_a_copy_of_the_scans_model_does_not_win_by_the_rows_that_the_sieve_kept() -> None:
+    rng = np.random.default_rng(0)
+    given = rng.integers(0, 4, 2000)
+    scan = np.where(rng.random(2000) < 0.6, given, (given + 1) % 4)
+    better = np.where(rng.random(2000) < 0.7, given, (given + 1) % 4)
+    kept = scan == given
+    hits = {SCAN: scan == given, "copy": (scan == given).copy(), "better": better == given}
+    assert hits["copy"][kept].all()  # on kept rows nothing beats it
+    assert not hits["better"][kept].all()
+    assert about_the_best(hits) == ["better"]
+
+
+def test_candidates_that_differ_by_chance_are_averaged() -> None:
+    hits = {"a": np.arange(1000) % 10 < 7, "b": np.arange(1000) % 10 > 2, "c": np.arange(1000) % 10 < 5}
+    assert about_the_best(hits) == ["a", "b"]  # as many right, others; c is right on a part of a's rows
+    rng = np.random.default_rng(1)
+    features = torch.from_numpy(rng.normal(size=(50, 6))).float()
+    heads = [Head(torch.randn(3, 6), torch.randn(3), flip=False) for _ in range(3)]
+    probs = [(features @ head.weight.T + head.bias).softmax(dim=1).double().numpy() for head in heads]
+    mean = mean_head(heads)
+    expected = (features @ mean.weight.T + mean.bias).softmax(dim=1).numpy()
+    np.testing.assert_allclose(mean_probabilities(probs), expected, atol=1e-4)  # float32
+
+
+def test_labels_are_corrected_where_the_true_class_is_sure_and_where_nobody_decided() -> None:
+    rng = np.random.default_rng(2)
+    truth = np.arange(900) % 3
+    given = np.where(rng.random(900) < 0.3, (truth + 1) % 3, truth)
+    probs = np.full((900, 3), 0.05)
+    probs[np.arange(900), truth] = 0.9
+    probs[:30] = 1 / 3  # nothing is known of these
+    codes = torch.from_numpy(given)
+    data = HeadData(Features.in_memory({"x": np.zeros((900, 1, 1), np.float16)}), codes, 3, torch.zeros(900).bool())
+    decided, unusable = np.zeros(900, dtype=np.bool_), np.zeros(900, dtype=np.bool_)
+    decided[40], unusable[41] = True, True
+    known = Candidate("", np.full(900, 2), torch.from_numpy(decided))
+    found = correct_labels("corrected", probs, data, known, unusable)
+    used = found.used.numpy()
+    rest = np.arange(900) >= 50
+    assert (found.labels[rest] == truth[rest]).all()
+    assert used[rest].all()
+    assert found.labels[40] == 2
+    assert used[40]
+    assert not used[41]
