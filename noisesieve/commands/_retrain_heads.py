@@ -30,7 +30,6 @@ from noisesieve.commands._retrain_summaries import (
     CORRECTED,
     HEADS,
     KEPT,
-    MEAN,
     SCAN,
     SUGGESTED,
     CandidateFigures,
@@ -64,10 +63,8 @@ from noisesieve.retrain.head_candidates import (
     ROUNDS,
     Candidate,
     TrainedCandidate,
-    about_the_best,
+    choose,
     correct_labels,
-    mean_head,
-    mean_probabilities,
     train_candidate,
 )
 
@@ -119,9 +116,10 @@ def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSe
                     test[0], decoded, rows, settings, session, scratch=run.checkpoints / "test-features"
                 )
         trained = _train(rows, roles, report, session)
-        averaged, best = _average(report, rows, trained)
-        figures = _figures(report, rows, [*trained, *([best] if best and best not in trained else [])], tested)
-        chosen = SCAN if best is None else best.name
+        given = rows.data.labels.numpy()
+        hits: dict[str, Bools] = {SCAN: _predicted_by_scan(report, rows) == given}
+        chosen, best = choose(hits | {one.name: one.probs.argmax(axis=1) == given for one in trained}, CORRECTED)
+        figures = _figures(report, rows, trained, tested)
         summary = RetrainSummary(
             kind=HEADS,
             version=__version__,
@@ -131,14 +129,15 @@ def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSe
             rows=roles.counts,
             candidates=figures,
             chosen=chosen,
-            averaged=averaged,
+            best=best,
             compared_on=len(rows.data.labels),
             test_rows=None if tested is None else len(tested[1]),
             saved_accuracy=next(row.accuracy for row in figures if row.name == chosen),
             seconds=time.monotonic() - start,
         )
         with run.stage() as staged:
-            _save(report, rows, roles, best, staged, session)
+            saved = next((one for one in trained if one.name == chosen), None)
+            _save(report, rows, roles, saved, staged, session)
             write_json(staged / "retrain.json", summary.to_document())
             own = own_weights(scanned)
             location = {} if own is None else {"weights": str(own.resolve())}
@@ -224,26 +223,6 @@ def _train(rows: _Rows, roles: RowRoles, report: Report, session: TrainingSessio
         after = train(correct(probs), session=session, decays=ROUND_DECAYS).probs
         before, probs = after, (before + after) / 2
     return [*trained, train(correct(probs), session=session)]
-
-
-def _average(report: Report, rows: _Rows, trained: list[TrainedCandidate]) -> tuple[list[str], TrainedCandidate | None]:
-    """Return the candidates that are about as good as the best, and their mean; None if it is the scan's own model."""
-    given, own = rows.data.labels.numpy(), _predicted_by_scan(report, rows)
-    hits: dict[str, Bools] = {SCAN: own == given}
-    hits |= {row.name: row.probs.argmax(axis=1) == given for row in trained}
-    names = about_the_best(hits)
-    chosen = [row for row in trained if row.name in names]  # the scan's own model is not averaged: it is the reference
-    if names[0] == SCAN or not chosen:
-        return [SCAN], None
-    if len(chosen) == 1:
-        return [chosen[0].name], chosen[0]
-    probs = mean_probabilities([row.probs for row in chosen])
-    agreement = float((probs.argmax(axis=1) == given).mean())
-    best = max(chosen, key=lambda row: row.agreement)
-    mean = replace(
-        best, name=MEAN, rows=max(row.rows for row in chosen), agreement=agreement, probs=probs, weight_decay=None
-    )
-    return [row.name for row in chosen], replace(mean, head=mean_head([row.head for row in chosen]))
 
 
 def _predicted_by_scan(report: Report, rows: _Rows) -> Ints:

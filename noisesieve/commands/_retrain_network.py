@@ -113,7 +113,7 @@ def retrain_network(report: Report, settings: RetrainSettings, session: Training
             rows=job.roles.counts,
             candidates=figures,
             chosen=chosen,
-            averaged=[chosen],
+            best=chosen,
             compared_on=int(held_out.sum()),
             test_rows=None if accuracy is None else accuracy.test_rows,
             saved_accuracy=None if accuracy is None else accuracy.epochs[every[-1].name][-1],

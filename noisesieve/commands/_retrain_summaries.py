@@ -19,7 +19,6 @@ ALL, KEPT, SUGGESTED, CORRECTED, CONSISTENT = (
     "labels corrected by the noise model",
     "kept rows and consistency",
 )
-MEAN = "mean of the best"
 HEADS, NETWORK = "heads", "network"
 
 
@@ -29,7 +28,7 @@ class CandidateFigures:
 
     name: str
     rows: int  # trained on with a label
-    weight_decay: float | None  # of heads; None: the scan's own, a mean, or a network
+    weight_decay: float | None  # of heads; None: the scan's own, or a network
     agreement: float | None  # with given labels that it was not trained on; None: it was trained on all of them
     accuracy: float | None  # on the test set; None without one
 
@@ -46,7 +45,7 @@ class RetrainSummary:
     rows: RoleCounts
     candidates: list[CandidateFigures]
     chosen: str  # the candidate that was saved
-    averaged: list[str]  # what it is the mean of, or itself alone
+    best: str  # the candidate that predicts most of the given labels that it was not shown
     compared_on: int  # rows whose given labels the candidates were compared by; 0: there was only one
     test_rows: int | None
     saved_accuracy: float | None  # of the saved model on the test set
@@ -60,17 +59,14 @@ class RetrainSummary:
         """One sentence: which candidate was saved, and why."""
         if not self.compared_on:
             return f"Saved: {self.chosen}, the only one that was trained."
-        best = max(row.agreement or 0.0 for row in self.candidates if row.name in self.averaged)
-        if len(self.averaged) > 1:
-            sentence = (
-                f"Saved: the mean of {len(self.averaged)} ({'; '.join(self.averaged)}). The best of them predicts "
-                f"{best:.1%} of the given labels that it was not shown, the others as many within two standard errors; "
-                "the test set did not choose."
-            )
+        agreement = {row.name: row.agreement or 0.0 for row in self.candidates}
+        sentence = f"Saved: {self.chosen}: {agreement[self.chosen]:.1%} of the given labels that it was not shown, "
+        if self.chosen == self.best:
+            sentence += "the most of all. The test set did not choose."
         else:
-            sentence = (
-                f"Saved: {self.chosen}. It predicts {best:.1%} of the given labels that it was not shown, the most of "
-                "all; the test set did not choose."
+            sentence += (
+                f"predicted right. The most, {agreement[self.best]:.1%} ({self.best}), may be chance, and then "
+                f"{self.chosen} are taken. The test set did not choose."
             )
         if self.kind == NETWORK:
             sentence += (

@@ -2,8 +2,7 @@
 
 Every candidate is scored on the same folds, by how often it predicts the *given* label of any readable row that its
 heads were not trained on. Agreement on kept rows alone would be circular: the sieve kept what the scan's model agrees
-with. Candidates that differ from the best by chance alone are averaged: their heads are linear, so the mean of their
-weights is a head too.
+with.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ from noisesieve.learn.frozen.head_data import Head, HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.presets import ce_recipe
 from noisesieve.learn.recipes import HeadRecipe
-from noisesieve.sieve.formulas import LOG_FLOOR
 from noisesieve.sieve.noise_model import fit_noise_model, probable_classes
 
 DECAYS = (1e-2, 3e-2, 1e-1, 3e-1)  # weight decays that are tried for each candidate
-ROUNDS = 3  # of correcting labels and training on them
+ROUNDS = 5  # of correcting labels and training on them
 ROUND_DECAYS = (3e-2,)  # before the last round one is enough
 SURE = 0.7  # P(true class) from which a corrected label is trained on
 CHANCE = 2.0  # standard errors of a paired difference up to which it counts as chance
@@ -47,7 +45,7 @@ class TrainedCandidate:
 
     name: str
     rows: int
-    weight_decay: float | None  # None: a mean of several
+    weight_decay: float
     agreement: float  # with the given labels of all readable rows, out of fold
     head: Head
     probs: Floats  # (N, K) out of fold
@@ -90,29 +88,11 @@ def correct_labels(name: str, probs: Floats, data: HeadData, known: Candidate, u
     return Candidate(name, np.where(known.used.numpy(), known.labels, classes.numpy()), used)
 
 
-def about_the_best(hits: dict[str, Bools]) -> list[str]:
-    """Return the candidates that differ from the best by chance alone, the best first.
+def choose(hits: dict[str, Bools], preferred: str) -> tuple[str, str]:
+    """Return the candidate to save and the best one: `preferred`, unless the best leads it by more than chance.
 
     `hits` has for each (N,) whether it predicts the given label of a row that it was not trained on.
     """
     best = max(hits, key=lambda name: float(hits[name].mean()))  # of equal ones the first
-    near = [best]
-    for name, own in hits.items():
-        gaps = hits[best].astype(np.float64) - own
-        if name != best and gaps.mean() <= CHANCE * gaps.std() / len(gaps) ** 0.5:
-            near.append(name)
-    return near
-
-
-def mean_head(heads: Sequence[Head]) -> Head:
-    """Return one head with the mean logits of several."""
-    weight = torch.stack([head.weight for head in heads]).mean(dim=0)
-    return Head(weight, torch.stack([head.bias for head in heads]).mean(dim=0), heads[0].flip)
-
-
-def mean_probabilities(probs: Sequence[Floats]) -> Floats:
-    """Return the geometric mean of several probabilities (N, K), normalized: those of mean logits."""
-    logs = sum(torch.from_numpy(part + LOG_FLOOR).log() for part in probs)
-    assert isinstance(logs, Tensor)
-    mean: Floats = (logs / len(probs)).softmax(dim=1).numpy()
-    return mean
+    lead = hits[best].astype(np.float64) - hits[preferred]
+    return (best if lead.mean() > CHANCE * lead.std() / len(lead) ** 0.5 else preferred), best

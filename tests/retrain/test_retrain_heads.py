@@ -10,16 +10,10 @@ import pytest
 import torch
 
 import noisesieve as ns
-from noisesieve.commands._retrain_summaries import ALL, CORRECTED, KEPT, MEAN, SCAN, SUGGESTED
+from noisesieve.commands._retrain_summaries import ALL, CORRECTED, KEPT, SCAN, SUGGESTED
 from noisesieve.learn.frozen.features import Features
-from noisesieve.learn.frozen.head_data import Head, HeadData
-from noisesieve.retrain.head_candidates import (
-    Candidate,
-    about_the_best,
-    correct_labels,
-    mean_head,
-    mean_probabilities,
-)
+from noisesieve.learn.frozen.head_data import HeadData
+from noisesieve.retrain.head_candidates import Candidate, choose, correct_labels
 from tests.conftest import COLOURS, Run, paint, validate
 
 
@@ -50,11 +44,10 @@ def test_embeddings_are_retrained_in_several_ways_and_the_best_is_saved(inside: 
     found = json.loads(done.stdout)
     validate(found, "retrain")
     rows = {row["name"]: row for row in found["candidates"]}
-    assert [name for name in rows if name != MEAN] == [SCAN, ALL, KEPT, SUGGESTED, CORRECTED]
-    assert found["chosen"] == (MEAN if len(found["averaged"]) > 1 else found["averaged"][0])
+    assert list(rows) == [SCAN, ALL, KEPT, SUGGESTED, CORRECTED]
     assert rows[ALL]["rows"] == 600 > rows[KEPT]["rows"]
-    best = max(row["agreement"] for row in found["candidates"] if row["name"] != MEAN)
-    assert best in [rows[name]["agreement"] for name in found["averaged"]]
+    assert rows[found["best"]]["agreement"] == max(row["agreement"] for row in found["candidates"])
+    assert found["chosen"] in (found["best"], CORRECTED)
     assert rows[KEPT]["agreement"] > rows[ALL]["agreement"]
     frame = ns.read_report("run").to_pandas()
     shown = (frame["predicted_label"] == frame["label"]).mean()  # of all rows: agreement on kept ones would be circular
@@ -128,19 +121,15 @@ def test_a_copy_of_the_scans_model_does_not_win_by_the_rows_that_the_sieve_kept(
     hits = {SCAN: scan == given, "copy": (scan == given).copy(), "better": better == given}
     assert hits["copy"][kept].all()  # on kept rows nothing beats it
     assert not hits["better"][kept].all()
-    assert about_the_best(hits) == ["better"]
+    assert choose(hits, "copy") == ("better", "better")
 
 
-def test_candidates_that_differ_by_chance_are_averaged() -> None:
-    hits = {"a": np.arange(1000) % 10 < 7, "b": np.arange(1000) % 10 > 2, "c": np.arange(1000) % 10 < 5}
-    assert about_the_best(hits) == ["a", "b"]  # as many right, others; c is right on a part of a's rows
-    rng = np.random.default_rng(1)
-    features = torch.from_numpy(rng.normal(size=(50, 6))).float()
-    heads = [Head(torch.randn(3, 6), torch.randn(3), flip=False) for _ in range(3)]
-    probs = [(features @ head.weight.T + head.bias).softmax(dim=1).double().numpy() for head in heads]
-    mean = mean_head(heads)
-    expected = (features @ mean.weight.T + mean.bias).softmax(dim=1).numpy()
-    np.testing.assert_allclose(mean_probabilities(probs), expected, atol=1e-4)  # float32
+def test_corrected_labels_are_saved_unless_another_way_leads_by_more_than_chance() -> None:
+    rows = np.arange(1000)
+    hits = {"most": rows % 10 < 7, CORRECTED: (rows % 10 > 2) & (rows > 3)}  # other rows, three fewer in all
+    assert choose(hits, CORRECTED) == (CORRECTED, "most")
+    hits[CORRECTED] = rows % 10 < 6  # a part of the same rows
+    assert choose(hits, CORRECTED) == ("most", "most")
 
 
 def test_labels_are_corrected_where_the_true_class_is_sure_and_where_nobody_decided() -> None:
