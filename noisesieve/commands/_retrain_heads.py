@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -18,11 +18,9 @@ import numpy as np
 import torch
 
 from noisesieve import __version__
-from noisesieve.commands._dataset import Dataset
-from noisesieve.commands._folds import groups_of
 from noisesieve.commands._identity import own_weights
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, settings_of_run
-from noisesieve.commands._own_vectors import OwnVectors, features_of_vectors
+from noisesieve.commands._retrain_features import RetrainRows, read_rows, read_test, read_vectors, test_rows
 from noisesieve.commands._retrain_job import choose_output, known_summary, refuse_changed
 from noisesieve.commands._retrain_rows import LABELLED, UNUSED, RowRoles, assign_roles, sure_suggestions
 from noisesieve.commands._retrain_summaries import (
@@ -35,24 +33,23 @@ from noisesieve.commands._retrain_summaries import (
     CandidateFigures,
     RetrainSummary,
 )
-from noisesieve.commands._test_set import read_test_set
 from noisesieve.commands.command_settings import RetrainSettings
-from noisesieve.commands.scan_settings import ScanSettings
-from noisesieve.core.errors import InputError, StateError
+from noisesieve.core.errors import InputError
 from noisesieve.core.files import atomic_write, digest, sha256_of, write_json
-from noisesieve.core.records import Bools, FileFacts, Index, Ints
+from noisesieve.core.records import Bools, Ints
 from noisesieve.core.run_lock import locked
 from noisesieve.learn.distributed import TrainingSession
-from noisesieve.learn.frozen.features import Features, compute_features
-from noisesieve.learn.frozen.head_data import Head, HeadData, Projected
+from noisesieve.learn.frozen.features import Features
+from noisesieve.learn.frozen.head_data import Head
 from noisesieve.learn.model_summary import summarize_model
-from noisesieve.learn.networks.pretrained import weights_file, with_weights_hash
+from noisesieve.learn.networks.backbones import build
+from noisesieve.learn.networks.pretrained import load_backbone
 from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.learn.second_opinion import label_scores
 from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.stream import NoPixels
-from noisesieve.report.build_table import class_codes, column_codes
+from noisesieve.report.build_table import class_codes
 from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
 from noisesieve.report.report import Report
 from noisesieve.report.run import Identity, RunFolder, RunRecord, fingerprint
@@ -69,18 +66,6 @@ from noisesieve.retrain.head_candidates import (
 )
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """The run's rows with their features, as the scan had them."""
-
-    data: HeadData
-    projected: Projected
-    rows: Ints  # (N,) of the report
-    recipe: HeadRecipe
-    classes: list[str]
-    weights: Path | None  # file of the backbone's weights; None for embeddings
-
-
 def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSession) -> RetrainSummary:
     """Train heads on the features of a frozen run into a folder of their own, and return the table."""
     start = time.monotonic()
@@ -95,8 +80,8 @@ def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSe
         as_scanned = replace(settings.pixels, max_pixels=pixel_settings_of_run(report).max_pixels)
         with Decoder(as_scanned, session) as decoder:
             size = report.summary.training.recipe.image_size
-            test = _read_test(report, settings, size, decoder, session)
-            vectors = _read_vectors(report, scanned, index, session)
+            test = read_test(report, settings, size, decoder, session)
+            vectors = read_vectors(report, scanned, index, session)
             facts = decoder.read(index, lambda _: size) if vectors is None else vectors.file_facts()
             if vectors is None:
                 refuse_changed(report, index, facts.sha256, roles.role)
@@ -108,13 +93,11 @@ def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSe
             decoded = Decoded(facts, np.arange(len(index), dtype=np.int64), NoPixels(len(index)), reused=True)
             if vectors is None:
                 decoded = decoder.decode(index, facts, size=size, scratch=run.checkpoints / "pixels")
-            rows = _rows(report, scanned, settings, index, decoded, vectors, session, scratch=run.checkpoints)
+            rows = read_rows(report, scanned, settings, index, decoded, vectors, session, scratch=run.checkpoints)
             tested = None
             if test is not None:
                 decoded = decoder.decode(*test, size=size, scratch=run.checkpoints / "test")
-                tested = _test_rows(
-                    test[0], decoded, rows, settings, session, scratch=run.checkpoints / "test-features"
-                )
+                tested = test_rows(test[0], decoded, rows, settings, session, scratch=run.checkpoints / "test-features")
         trained = _train(rows, roles, report, session)
         given = rows.data.labels.numpy()
         hits: dict[str, Bools] = {SCAN: _predicted_by_scan(report, rows) == given}
@@ -156,50 +139,7 @@ def _identity(settings: RetrainSettings, report: Report, roles: RowRoles, test: 
     }
 
 
-def _read_vectors(report: Report, scanned: ScanSettings, index: Index, session: TrainingSession) -> OwnVectors | None:
-    """Return the run's embeddings, if it was scanned from some. Changed ones are refused."""
-    vectors = OwnVectors.read(scanned, index, session)
-    if vectors is not None and vectors.content() != report.facts.settings["vectors"]["sha256"]:
-        raise StateError(f"{scanned.embeddings}: changed since the run.", "Scan again, or put the old file back.")
-    return vectors
-
-
-def _rows(
-    report: Report,
-    scanned: ScanSettings,
-    settings: RetrainSettings,
-    index: Index,
-    decoded: Decoded,
-    vectors: OwnVectors | None,
-    session: TrainingSession,
-    *,
-    scratch: Path,
-) -> _Rows:
-    """Return the run's rows with their features, from the cache, and the scan's folds."""
-    recipe, classes = report.summary.training.recipe, report.facts.classes
-    assert isinstance(recipe, HeadRecipe)
-    weights = None
-    if vectors is not None:
-        features = features_of_vectors(vectors, decoded.file_facts)
-    else:
-        weights = weights_file(scanned.training.weights or recipe.weights, recipe.backbone)
-        if weights is None or with_weights_hash(recipe, weights).weights_sha256 != recipe.weights_sha256:
-            raise StateError(f"{recipe.weights}: not the weights of the run.", "Scan again with --force.")
-        features = compute_features(decoded, recipe, weights, settings.pixels, session, scratch=scratch / "features")
-    codes = class_codes([index.labels[row] for row in decoded.rows.tolist()], classes)
-    column = scanned.keep_together
-    groups = None if column in (None, "none") else column_codes(index, str(column))[decoded.rows]
-    dataset = Dataset(index, decoded, classes, codes, recipe, weights, vectors=vectors, groups=groups)
-    unknown = torch.zeros(len(codes), dtype=torch.bool)
-    data = HeadData(features, torch.from_numpy(codes), len(classes), unknown)
-    projected = Projected.of(data, replace(recipe, depths=()))
-    data = replace(data, groups=groups_of(dataset, data, projected, scanned, session))
-    if recipe.depths != features.depths:
-        projected = Projected.of(data, recipe)
-    return _Rows(data, projected, decoded.rows, recipe, classes, weights)
-
-
-def _train(rows: _Rows, roles: RowRoles, report: Report, session: TrainingSession) -> list[TrainedCandidate]:
+def _train(rows: RetrainRows, roles: RowRoles, report: Report, session: TrainingSession) -> list[TrainedCandidate]:
     """Train every candidate on the same folds."""
     given, flip = rows.data.labels.numpy(), report.summary.training.facts.flip
     role, number = roles.role[rows.rows], {name: code for code, name in enumerate(rows.classes)}
@@ -225,36 +165,14 @@ def _train(rows: _Rows, roles: RowRoles, report: Report, session: TrainingSessio
     return [*trained, train(correct(probs), session=session)]
 
 
-def _predicted_by_scan(report: Report, rows: _Rows) -> Ints:
+def _predicted_by_scan(report: Report, rows: RetrainRows) -> Ints:
     """Return the class (N,) that the scan predicted out of fold."""
     predicted = report.table["predicted_label"].take(rows.rows).to_pylist()
     return class_codes([name or rows.classes[0] for name in predicted], rows.classes)
 
 
-def _read_test(
-    report: Report, settings: RetrainSettings, size: int, decoder: Decoder, session: TrainingSession
-) -> tuple[Index, FileFacts] | None:
-    """Return the rows of the test set whose class the run has."""
-    if (source := settings.test.source) is None:
-        return None
-    if not size:
-        raise InputError("--test: a test set of images does not fit a run from embeddings.", "Leave it out.")
-    return read_test_set(source, report.facts.classes, size, decoder, session)
-
-
-def _test_rows(
-    index: Index, decoded: Decoded, rows: _Rows, settings: RetrainSettings, session: TrainingSession, *, scratch: Path
-) -> tuple[Features, Ints]:
-    """Return the features of the test set, and its right labels."""
-    if len(decoded.rows) == 0:
-        raise InputError(f"{index.root}: no image of the test set can be read.", "Is its root right?")
-    assert rows.weights is not None
-    features = compute_features(decoded, rows.recipe, rows.weights, settings.pixels, session, scratch=scratch)
-    return features, class_codes([index.labels[row] for row in decoded.rows.tolist()], rows.classes)
-
-
 def _figures(
-    report: Report, rows: _Rows, trained: list[TrainedCandidate], tested: tuple[Features, Ints] | None
+    report: Report, rows: RetrainRows, trained: list[TrainedCandidate], tested: tuple[Features, Ints] | None
 ) -> list[CandidateFigures]:
     """Return the table: the scan's own model first, by its out-of-fold probabilities, then every candidate."""
     given = rows.data.labels.numpy()
@@ -283,9 +201,17 @@ def _predict(head: Head, features: Features, recipe: HeadRecipe) -> Ints:
 
 
 def _save(
-    report: Report, rows: _Rows, roles: RowRoles, best: TrainedCandidate | None, folder: Path, session: TrainingSession
+    report: Report,
+    rows: RetrainRows,
+    roles: RowRoles,
+    best: TrainedCandidate | None,
+    folder: Path,
+    session: TrainingSession,
 ) -> None:
-    """Write the chosen heads, or the scan's own, with their card, and the run's report beside them."""
+    """Write the chosen heads, or the scan's own, with their card, and the run's report beside them.
+
+    Heads on images are saved with their backbone: one file has the whole network.
+    """
     recipe, table = rows.recipe, report.table.take(rows.rows)
     probabilities, own = (
         np.nan_to_num(table[name].to_numpy(zero_copy_only=False).astype(np.float64))
@@ -297,7 +223,7 @@ def _save(
         scores = label_scores(torch.from_numpy(best.probs), rows.data.labels, recipe.sieve_eps).numpy()
     card = ModelCard(
         network=recipe,
-        frozen=True,
+        frozen=rows.weights is None,
         classes=rows.classes,
         prior=report.facts.prior,
         beta=0.0,
@@ -305,6 +231,11 @@ def _save(
         summary=summarize_model(scores, roles.role[rows.rows] != LABELLED, probabilities),
     )
     head = load_head(report.path.parent) if best is None else best.head
-    save_model(folder, TrainedWeights.of_head(head, rows.data.features.statistics, session.device), card)
+    weights = TrainedWeights.of_head(head, rows.data.features.statistics, session.device)
+    if rows.weights is not None:
+        network = build(recipe.backbone, classes=2, image_size=recipe.image_size, seed=0, depths=recipe.depths)
+        load_backbone(network, rows.weights)
+        weights = replace(weights, tensors={**network.state_dict(), **weights.tensors})
+    save_model(folder, weights, card)
     with report.path.open("rb") as source, atomic_write(folder / "report.parquet") as file:
         shutil.copyfileobj(source, file)

@@ -27,7 +27,7 @@ DECAYS = (1e-2, 3e-2, 1e-1, 3e-1)  # weight decays that are tried for each candi
 ROUNDS = 5  # of correcting labels and training on them
 ROUND_DECAYS = (3e-2,)  # before the last round one is enough
 SURE = 0.7  # P(true class) from which a corrected label is trained on
-CHANCE = 2.0  # standard errors of a paired difference up to which it counts as chance
+CHANCE = 3.0  # standard errors of a paired difference up to which it counts as chance: four others are compared
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,9 @@ import noisesieve as ns
 from noisesieve.commands._retrain_summaries import ALL, CORRECTED, KEPT, SCAN, SUGGESTED
 from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.head_data import HeadData
+from noisesieve.report.saved_model import load_model
 from noisesieve.retrain.head_candidates import Candidate, choose, correct_labels
-from tests.conftest import COLOURS, Run, paint, validate
+from tests.conftest import COLOURS, REPOSITORY, Run, paint, validate
 
 
 @pytest.fixture
@@ -84,6 +86,15 @@ def test_a_frozen_run_of_photos_is_measured_on_a_test_set(inside: Run, tmp_path:
     assert best["accuracy"] == 1.0
     checked = inside("check", tmp_path / "test", "--model", "run-retrained", "--max-corrupted", "0")
     assert checked.returncode == 0, checked.stderr
+    # The README's lines load it with torch and timm alone.
+    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    lines = next(block for block in blocks if "timm.create_model" in block).replace("RUN-retrained", "run-retrained")
+    model = load_model(Path("run-retrained"), torch.device("cpu"), ranks=False)
+    images = torch.randn((5, 3, model.image_size, model.image_size))
+    found = {"images": images}
+    with torch.inference_mode():
+        exec(lines, found)
+        torch.testing.assert_close(found["logits"], model.network(images), rtol=1e-3, atol=1e-3)
 
 
 def test_decided_labels_count_as_clean(inside: Run, noisy: Path) -> None:
