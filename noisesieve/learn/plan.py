@@ -248,9 +248,9 @@ def fit_beta(recipe: Recipe, counts: Ints, classes: list[str]) -> tuple[Recipe, 
     share = f"{shares[largest]:.0%}"
     large = f"Every class counts {share}" if uniform else f"Class '{classes[largest]}' has {share} of the labels"
     if isinstance(recipe, NetworkRecipe) and recipe.adaptive_beta:
-        if (beta := largest_beta(float(shares[largest]))) >= recipe.beta:
+        beta = float(f"{largest_beta(float(shares[largest])):.2g}")
+        if beta >= recipe.beta:
             return recipe, None
-        beta = float(f"{beta:.2g}")
         message = f"{large}: beta is lowered from {recipe.beta:g} to {beta:g}, so that they still count."
         return replace(recipe, beta=beta), message
     if own_weight(float(shares[largest]), recipe.beta) < 0:

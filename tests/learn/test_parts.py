@@ -31,6 +31,7 @@ def recipe(rows: int = 5000, sides: np.ndarray = SIDES, device: str = "cpu", **o
     ("options", "counts", "beta", "says"),
     [
         ({}, [100] * 10, 2.0, None),
+        ({}, [252, 249, 249, 250], 2.0, None),  # 1.98 is 2 in two digits
         ({}, [900, 100], 0.56, "Class 'a' has 90% of the labels: beta is lowered from 2 to 0.56"),
         ({}, [50, 50], 1.0, "beta is lowered from 2 to 1"),
         ({"beta": 2.0}, [900, 100], 2.0, "more than 1 / beta"),
