@@ -9,7 +9,7 @@ from noisesieve.learn.recipes import NetworkRecipe, Recipe, RetrainRecipe
 from noisesieve.retrain.retrain_settings import RetrainOptions
 from noisesieve.retrain.strong_augment import policy_for
 
-EPOCHS, CONTINUED_EPOCHS, FINE_TUNED_EPOCHS = 30, 12, 10  # from scratch, from the run's weights, if pretrained
+EPOCHS, CONTINUED_EPOCHS, FINE_TUNED_EPOCHS = 30, 36, 10  # from scratch, from the run's weights, if pretrained
 LEAST_STEPS, MOST_EPOCHS = 1500, 200  # few rows get more epochs
 FINE_TUNED_LR = 0.01
 CONTINUED_LR = 0.2  # learning rate when continuing from the run's weights, as a share of the run's
@@ -46,7 +46,9 @@ def plan_retraining(
         warmup_epochs=options.warmup_epochs if options.warmup_epochs is not None else min(5.0, epochs / 10),
         unlabelled_batch=max(1, round(batch * ratio)) if unlabelled and ratio else 0,
         weight=options.weight if options.weight is not None else share,
-        target=options.target,
+        # As in the authors' code; on networks that were pretrained this was not measured.
+        target=options.target or ("current" if fine else "batch"),
+        labelled_view="weak" if fine else "strong",
         start=start,
         policy=policy_for(run.image_size),
         clip_norm=options.clip_norm,

@@ -18,9 +18,9 @@ class RetrainOptions(Settings):
     ratio: float | None = option(
         None, "Unlabelled images per labelled one. Default: as the default of --weight.", TRAINING, minimum=0.0
     )
-    target: str = option(
-        "current",
-        "Network of the target; batch: the same forward pass, as the authors' code; epoch-start: the paper's.",
+    target: str | None = option(
+        None,
+        "Network of the target; epoch-start: the paper's. Default: batch, the same forward pass; else current.",
         TRAINING,
         choices=("current", "batch", "epoch-start", "ema"),
     )

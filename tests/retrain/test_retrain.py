@@ -145,6 +145,14 @@ def test_many_rows_go_on_from_the_run_and_plain_ce_gets_the_scans_images_too() -
     assert plain.epochs * (8000 // 16) == many.epochs * (4000 // 16)  # as many steps
 
 
+def test_phase_two_is_the_authors_but_for_pretrained_networks() -> None:
+    assert (made().labelled_view, made().target) == ("strong", "batch")
+    assert made(target="ema").target == "ema"
+    pretrained = replace(RECIPE, weights="imagenet")
+    fine = plans.plan_retraining(pretrained, RetrainOptions(), preset="auto", labelled=600, unlabelled=400, flip=True)
+    assert (fine.start, fine.labelled_view, fine.target) == ("run", "weak", "current")
+
+
 def test_the_cifar_preset_has_a_second_phase_and_hands_over_an_early_division() -> None:
     paper = scan_plan(
         TrainingOptions(preset="cifar"), rows=50_000, classes=10, longest_sides=np.array([32]), device="cpu"
@@ -208,6 +216,23 @@ def test_every_target_trains_and_the_seed_says_the_rest(target: str) -> None:
     first.run(), again.run()
     assert torch.equal(weights(first), weights(again))
     assert all(row["consistency_loss"] > 0 for row in first.state.history)
+
+
+@pytest.mark.parametrize(("view", "count"), [("weak", 4), ("strong", 16 + 4)])
+def test_labelled_images_are_augmented_strongly_if_the_recipe_says_so(
+    view: str, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def spy(images: Tensor, generator: torch.Generator, **options: object) -> Tensor:
+        seen.append(len(images))
+        return strong_augment(images, generator, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("noisesieve.retrain.loop.strong_augment", spy)
+    recipe = replace(made(epochs=1), unlabelled_batch=4, labelled_view=view)
+    training = teach(recipe)
+    training.run()
+    assert sum(seen) == count * training.state.updates
 
 
 def test_labels_of_corrupted_rows_have_no_say() -> None:
