@@ -12,7 +12,7 @@ from noisesieve.retrain.strong_augment import policy_for
 EPOCHS, CONTINUED_EPOCHS, FINE_TUNED_EPOCHS = 30, 36, 10  # from scratch, from the run's weights, if pretrained
 LEAST_STEPS, MOST_EPOCHS = 1500, 200  # few rows get more epochs
 FINE_TUNED_LR = 0.01
-CONTINUED_LR = 0.2  # learning rate when continuing from the run's weights, as a share of the run's
+CONTINUED_LR = 0.5  # learning rate when continuing from the run's weights, as a share of the run's
 
 
 def plan_retraining(

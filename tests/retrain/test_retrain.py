@@ -139,7 +139,7 @@ def test_many_rows_go_on_from_the_run_and_plain_ce_gets_the_scans_images_too() -
     )
     assert (few.start, few.lr) == ("scratch", RECIPE.lr)
     assert (many.start, many.epochs) == ("run", plans.CONTINUED_EPOCHS)
-    assert many.lr == pytest.approx(RECIPE.lr / 5)
+    assert many.lr == pytest.approx(RECIPE.lr / 2)
     plain = plans.without_consistency(many, kept=4000, rows=8000)
     assert (plain.start, plain.lr, plain.weight, plain.unlabelled_batch) == (many.start, many.lr, 0.0, 0)
     assert plain.epochs * (8000 // 16) == many.epochs * (4000 // 16)  # as many steps
