@@ -31,8 +31,9 @@ def retrain(
 
     On all rows as given, on kept rows, on kept rows and confident suggestions; heads also on labels that the noise
     model corrected, a network also with consistency training (CORES²), which uses corrupted rows without their labels.
-    The one that predicts most given labels that it was not shown is saved; heads on corrected labels also where another
-    lead may be chance. A frozen run: heads on its stored features, in seconds; --no-freeze, or a trained run: networks.
+    The one that predicts most given labels that it was not shown is saved; corrected labels and consistency also where
+    the lead of another may be chance. A frozen run: heads on its stored features, in seconds; --no-freeze, or a trained
+    run: networks.
 
     Example: noisesieve retrain my-run --test ./test
     """

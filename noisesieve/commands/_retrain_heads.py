@@ -54,13 +54,13 @@ from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
 from noisesieve.report.report import Report
 from noisesieve.report.run import Identity, RunFolder, RunRecord, fingerprint
 from noisesieve.report.saved_model import load_head
+from noisesieve.retrain.comparison import choose
 from noisesieve.retrain.head_candidates import (
     DECAYS,
     ROUND_DECAYS,
     ROUNDS,
     Candidate,
     TrainedCandidate,
-    choose,
     correct_labels,
     train_candidate,
 )

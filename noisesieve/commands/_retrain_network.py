@@ -53,6 +53,7 @@ from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
 from noisesieve.report.report import Report, write_table
 from noisesieve.report.run import RunFolder, RunRecord
 from noisesieve.report.saved_model import load_model
+from noisesieve.retrain.comparison import choose
 from noisesieve.retrain.data import RetrainData
 from noisesieve.retrain.loop import RetrainLoop, RetrainResult
 from noisesieve.retrain.retrain_plan import describe_cost, describe_retraining, without_consistency
@@ -95,10 +96,10 @@ def retrain_network(report: Report, settings: RetrainSettings, session: Training
         sizes = [(len(task.data.clean), len(task.data.corrupted)) for task in tasks.values()]
         session.note(describe_cost([task.recipe for task in tasks.values()], sizes, _rate_of_scan(report)))
         trained = [Trained(name, len(task.data.clean), _share_and_train(task, session)) for name, task in tasks.items()]
-        figures = _figures(job, trained, held_out, session.device)
-        compared = [row for row in figures if row.agreement is not None]
-        chosen = max(compared, key=lambda row: row.agreement or 0.0).name if compared else trained[0].name
-        best = next(row for row in trained if row.name == chosen)
+        hits = _hits(job, trained, held_out, session.device)
+        chosen, first = choose(hits, CONSISTENT if CONSISTENT in hits else trained[0].name)
+        figures = _figures(job, trained, hits, session.device)
+        best = next(one for one in trained if one.name == chosen)
         if held_out.any():
             task = replace(_task(job, chosen, np.zeros_like(held_out)), name=SAVED)
             best = Trained(chosen, len(task.data.clean), _share_and_train(task, session))
@@ -113,7 +114,7 @@ def retrain_network(report: Report, settings: RetrainSettings, session: Training
             rows=job.roles.counts,
             candidates=figures,
             chosen=chosen,
-            best=chosen,
+            best=first,
             compared_on=int(held_out.sum()),
             test_rows=None if accuracy is None else accuracy.test_rows,
             saved_accuracy=None if accuracy is None else accuracy.epochs[every[-1].name][-1],
@@ -204,23 +205,29 @@ def _file_name(name: str) -> str:
     return next((short for short, long in CANDIDATES.items() if long == name), name)
 
 
-def _figures(job: RetrainJob, trained: list[Trained], held_out: Bools, device: torch.device) -> list[CandidateFigures]:
-    """Return the table: the scan's own model first, then every candidate, by the given labels of the held-out rows."""
-    rows, agreements = torch.from_numpy(np.flatnonzero(held_out)), dict[str, float]()
+def _hits(job: RetrainJob, trained: list[Trained], held_out: Bools, device: torch.device) -> dict[str, Bools]:
+    """Return by candidate whether it predicts the given label of each row that is held out."""
+    rows = torch.from_numpy(np.flatnonzero(held_out))
     loader = BatchLoader(job.decoded.pixels, device, statistics=job.model.statistics)
-    for one in trained if len(rows) else ():
-        predicted = predict(one.result.state.average, loader, rows, flip=job.model.flip).argmax(dim=1)
-        agreements[one.name] = float((predicted.numpy() == job.given[held_out]).mean())
+    probs = ((one.name, predict(one.result.state.average, loader, rows, flip=job.model.flip)) for one in trained)
+    return {name: part.argmax(dim=1).numpy() == job.given[held_out] for name, part in probs}
+
+
+def _figures(
+    job: RetrainJob, trained: list[Trained], hits: dict[str, Bools], device: torch.device
+) -> list[CandidateFigures]:
+    """Return the table: the scan's own model first, then every candidate, by the given labels of the held-out rows."""
     own = None
     if job.test_set is not None:
         test_loader = BatchLoader(job.test_set.pixels, device, statistics=job.model.statistics)
         predicted = predict(job.model.network, test_loader, flip=job.model.flip).argmax(dim=1)
         own = float((predicted == job.test_set.labels).double().mean())
+    agreement = {name: float(own_hits.mean()) for name, own_hits in hits.items() if len(own_hits)}
     seen = int((job.given >= 0).sum())
     return [
         CandidateFigures(SCAN, seen, None, None, own),
         *(
-            CandidateFigures(one.name, one.labelled, None, agreements.get(one.name), _epochs(one)[-1] if own else None)
+            CandidateFigures(one.name, one.labelled, None, agreement.get(one.name), _epochs(one)[-1] if own else None)
             for one in trained
         ),
     ]

@@ -27,7 +27,6 @@ DECAYS = (1e-2, 3e-2, 1e-1, 3e-1)  # weight decays that are tried for each candi
 ROUNDS = 5  # of correcting labels and training on them
 ROUND_DECAYS = (3e-2,)  # before the last round one is enough
 SURE = 0.7  # P(true class) from which a corrected label is trained on
-CHANCE = 3.0  # standard errors of a paired difference up to which it counts as chance: four others are compared
 
 
 @dataclass(frozen=True)
@@ -86,13 +85,3 @@ def correct_labels(name: str, probs: Floats, data: HeadData, known: Candidate, u
     classes, sure = probable_classes(mean, data.labels, fit_noise_model(mean, data.labels))
     used = (sure >= SURE) & ~torch.from_numpy(unusable) | known.used
     return Candidate(name, np.where(known.used.numpy(), known.labels, classes.numpy()), used)
-
-
-def choose(hits: dict[str, Bools], preferred: str) -> tuple[str, str]:
-    """Return the candidate to save and the best one: `preferred`, unless the best leads it by more than chance.
-
-    `hits` has for each (N,) whether it predicts the given label of a row that it was not trained on.
-    """
-    best = max(hits, key=lambda name: float(hits[name].mean()))  # of equal ones the first
-    lead = hits[best].astype(np.float64) - hits[preferred]
-    return (best if lead.mean() > CHANCE * lead.std() / len(lead) ** 0.5 else preferred), best

@@ -15,7 +15,8 @@ from noisesieve.commands._retrain_summaries import ALL, CORRECTED, KEPT, SCAN, S
 from noisesieve.learn.frozen.features import Features
 from noisesieve.learn.frozen.head_data import HeadData
 from noisesieve.report.saved_model import load_model
-from noisesieve.retrain.head_candidates import Candidate, choose, correct_labels
+from noisesieve.retrain.comparison import choose
+from noisesieve.retrain.head_candidates import Candidate, correct_labels
 from tests.conftest import COLOURS, REPOSITORY, Run, paint, validate
 
 
