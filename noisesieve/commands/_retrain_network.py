@@ -64,7 +64,7 @@ SAVED = "saved"  # the training of what is saved, with all rows
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedNetwork:
     """One finished training."""
 
     name: str
@@ -95,15 +95,17 @@ def retrain_network(report: Report, settings: RetrainSettings, session: Training
         tasks = {CANDIDATES[name]: _task(job, CANDIDATES[name], held_out) for name in names}
         sizes = [(len(task.data.clean), len(task.data.corrupted)) for task in tasks.values()]
         session.note(describe_cost([task.recipe for task in tasks.values()], sizes, _rate_of_scan(report)))
-        trained = [Trained(name, len(task.data.clean), _share_and_train(task, session)) for name, task in tasks.items()]
+        trained = [
+            TrainedNetwork(name, len(task.data.clean), _share_and_train(task, session)) for name, task in tasks.items()
+        ]
         hits = _hits(job, trained, held_out, session.device)
         chosen, first = choose(hits, CONSISTENT if CONSISTENT in hits else trained[0].name)
         figures = _figures(job, trained, hits, session.device)
         best = next(one for one in trained if one.name == chosen)
         if held_out.any():
             task = replace(_task(job, chosen, np.zeros_like(held_out)), name=SAVED)
-            best = Trained(chosen, len(task.data.clean), _share_and_train(task, session))
-        every = [*trained, Trained(SAVED, best.labelled, best.result)] if held_out.any() else trained
+            best = TrainedNetwork(chosen, len(task.data.clean), _share_and_train(task, session))
+        every = [*trained, TrainedNetwork(SAVED, best.labelled, best.result)] if held_out.any() else trained
         accuracy = _accuracy(job, every, best, session.device)
         summary = RetrainSummary(
             kind=NETWORK,
@@ -205,7 +207,7 @@ def _file_name(name: str) -> str:
     return next((short for short, long in CANDIDATES.items() if long == name), name)
 
 
-def _hits(job: RetrainJob, trained: list[Trained], held_out: Bools, device: torch.device) -> dict[str, Bools]:
+def _hits(job: RetrainJob, trained: list[TrainedNetwork], held_out: Bools, device: torch.device) -> dict[str, Bools]:
     """Return by candidate whether it predicts the given label of each row that is held out."""
     rows = torch.from_numpy(np.flatnonzero(held_out))
     loader = BatchLoader(job.decoded.pixels, device, statistics=job.model.statistics)
@@ -214,7 +216,7 @@ def _hits(job: RetrainJob, trained: list[Trained], held_out: Bools, device: torc
 
 
 def _figures(
-    job: RetrainJob, trained: list[Trained], hits: dict[str, Bools], device: torch.device
+    job: RetrainJob, trained: list[TrainedNetwork], hits: dict[str, Bools], device: torch.device
 ) -> list[CandidateFigures]:
     """Return the table: the scan's own model first, then every candidate, by the given labels of the held-out rows."""
     own = None
@@ -233,11 +235,13 @@ def _figures(
     ]
 
 
-def _epochs(one: Trained) -> list[float]:
+def _epochs(one: TrainedNetwork) -> list[float]:
     return [row.test_accuracy for row in one.result.history if row.test_accuracy is not None]
 
 
-def _accuracy(job: RetrainJob, trained: list[Trained], best: Trained, device: torch.device) -> AccuracyTable | None:
+def _accuracy(
+    job: RetrainJob, trained: list[TrainedNetwork], best: TrainedNetwork, device: torch.device
+) -> AccuracyTable | None:
     """Return the test accuracy per epoch of every training, and per class of the scan's own model and the saved one."""
     if (test_set := job.test_set) is None:
         return None
@@ -257,8 +261,8 @@ def _accuracy(job: RetrainJob, trained: list[Trained], best: Trained, device: to
 
 def _record(
     job: RetrainJob,
-    trained: list[Trained],
-    best: Trained,
+    trained: list[TrainedNetwork],
+    best: TrainedNetwork,
     summary: RetrainSummary,
     folder: Path,
     session: TrainingSession,

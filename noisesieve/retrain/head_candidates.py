@@ -17,11 +17,11 @@ from torch import Tensor
 from noisesieve.core.records import Bools, Floats, Ints
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import agreements
+from noisesieve.learn.frozen.correction import correct
 from noisesieve.learn.frozen.head_data import Head, HeadData, Projected
 from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.presets import ce_recipe
 from noisesieve.learn.recipes import HeadRecipe
-from noisesieve.sieve.noise_model import fit_noise_model, probable_classes
 
 DECAYS = (1e-2, 3e-2, 1e-1, 3e-1)  # weight decays that are tried for each candidate
 ROUNDS = 5  # of correcting labels and training on them
@@ -81,7 +81,6 @@ def correct_labels(name: str, probs: Floats, data: HeadData, known: Candidate, u
 
     Rows whose class is not sure are left out, and unusable ones. The rows that `known` uses keep its labels.
     """
-    mean = torch.from_numpy(probs)
-    classes, sure = probable_classes(mean, data.labels, fit_noise_model(mean, data.labels))
+    classes, sure = correct(torch.from_numpy(probs), data.labels)
     used = (sure >= SURE) & ~torch.from_numpy(unusable) | known.used
     return Candidate(name, np.where(known.used.numpy(), known.labels, classes.numpy()), used)
