@@ -62,12 +62,13 @@ class RetrainSummary:
         agreement = {row.name: row.agreement or 0.0 for row in self.candidates}
         sentence = f"Saved: {self.chosen}: {agreement[self.chosen]:.1%} of the given labels that it was not shown, "
         if self.chosen == self.best:
-            sentence += "the most of all. The test set did not choose."
+            sentence += "the most of all."
         else:
             sentence += (
-                f"predicted right. The most, {agreement[self.best]:.1%} ({self.best}), may be chance, and then "
-                f"{self.chosen} are taken. The test set did not choose."
+                f"which may be as many, but for chance, as the most, {agreement[self.best]:.1%} ({self.best}); then "
+                "this one is preferred."
             )
+        sentence += " The test set did not choose."
         if self.kind == NETWORK:
             sentence += (
                 f" For the comparison {self.compared_on:,} rows were kept out of every training; what is saved was "
