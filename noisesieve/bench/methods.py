@@ -54,14 +54,17 @@ class SharedWarmup:
 
     warm: Checkpoint | None = None
 
-    def latest(self) -> Checkpoint | None:
+    def latest(self, rows: int) -> Checkpoint | None:
         return self.warm
 
+    def wait(self) -> None:
+        pass
+
     def save(self, number: int, checkpoint: Checkpoint) -> None:
-        tensors, facts = checkpoint
+        facts = checkpoint.facts
         ended = facts["warmup"] is not None and facts["epoch"] == facts["warmup"] + 1
         if self.warm is None and ended and facts["step"] == 0:
-            self.warm = Checkpoint({name: value.detach().clone() for name, value in tensors.items()}, facts)
+            self.warm = checkpoint
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ def _scan(settings: ScanSettings, session: Session, *, shown: bool, quiet: bool)
         elif shown:
             from noisesieve.cli.scan_summary import print_summary
 
-            known = "true_label" in report.table.column_names
+            known = "true_label" in report.column_names
             print_summary(console(stderr=False), report.summary, folder, truth=known)
     return report
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from noisesieve.commands.command_settings import ApplySettings
+from noisesieve.core.columns import Texts
 from noisesieve.core.records import DECIDED_COLUMN, Index
 from noisesieve.decisions.marks import DecisionMark
 from noisesieve.report.report import Report
@@ -17,18 +19,23 @@ from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.write_folder import write_folder
 from noisesieve.sources.write_table import fill_table
 
-DECISION_COLUMNS = ["id", "sha256", "given", "decision", "label", "reviewer", "decided_at", "applied"]
+DECISION_COLUMNS = pa.schema(
+    {name: pa.string() for name in ("id", "sha256", "given", "decision", "label", "reviewer", "decided_at", "applied")}
+)
 
 
 def kept_decisions(whole: Index, report: Report, changes: dict[int, RowChange]) -> Iterator[dict[str, str]]:
     """Yield the decisions that a folder cannot carry, as a file of decisions about the new labels."""
-    hashes = dict(zip(report.table["id"].to_pylist(), report.table["sha256"].to_pylist(), strict=True))
-    for row, change in sorted(changes.items()):
+    rows = np.array(sorted(changes), dtype=np.int64)
+    places = report.texts("id").places(whole.column("ids").take(rows))
+    hashes = report.take(np.maximum(places, 0), "sha256")["sha256"].to_pylist()
+    for row, sha in zip(rows.tolist(), hashes, strict=True):
+        change = changes[row]
         if change.label is not None and change.mark is not None:
-            name, mark = whole.ids[row], DecisionMark.from_text(change.mark)
+            mark = DecisionMark.from_text(change.mark)
             assert mark is not None  # `apply` made the text
-            cells = (name, hashes[name], change.label, mark.decision, change.label, mark.by, mark.at, "yes")
-            yield dict(zip(DECISION_COLUMNS, cells, strict=True))
+            cells = (whole.ids[row], sha, change.label, mark.decision, change.label, mark.by, mark.at, "yes")
+            yield dict(zip(DECISION_COLUMNS.names, cells, strict=True))
 
 
 def write_dataset(
@@ -42,24 +49,24 @@ def write_dataset(
         embedded = whole.locate(0).column is not None
         same = out.resolve().parent == whole.root.resolve()
         return (None if embedded or same else whole.root), []
-    left_out = {row for row, change in changes.items() if change.label is None}
-    kept = np.array([row for row in range(len(whole)) if row not in left_out], dtype=np.int64)
-    kept_changes = [changes.get(row) for row in kept.tolist()]
-    labels = [
-        whole.labels[row] if change is None else str(change.label)
-        for row, change in zip(kept.tolist(), kept_changes, strict=True)
-    ]
+    left_out = [row for row, change in changes.items() if change.label is None]
+    kept = np.setdiff1d(np.arange(len(whole)), left_out)
+    rest = whole.take(kept)
+    places = {row: int(np.searchsorted(kept, row)) for row, change in changes.items() if change.label is not None}
+    labels = rest.column("labels").changed({place: str(changes[row].label) for row, place in places.items()})
     if settings.tree is None:
+        marks = {place: mark for row, place in places.items() if (mark := changes[row].mark) is not None}
         with target.open("xb") as file:
-            return fill_table(whole.take(kept), source, out, file, labels=labels, marks=_marks(kept_changes)), []
+            return fill_table(rest, source, out, file, labels=labels, marks=_marks(marks, len(rest))), []
     target.mkdir()
-    return None, write_folder(whole.take(kept), labels, target, link=settings.tree == "link")
+    return None, write_folder(rest, labels, target, link=settings.tree == "link")
 
 
-def _marks(changes: list[RowChange | None]) -> dict[str, list[str]]:
+def _marks(marks: dict[int, str], rows: int) -> dict[str, pa.Array]:
     """Return the column of a new table that marks decided rows; none if there are no marks."""
-    cells = ["" if change is None or change.mark is None else change.mark for change in changes]
-    return {DECIDED_COLUMN: cells} if any(cells) else {}
+    if not any(marks.values()):
+        return {}
+    return {DECIDED_COLUMN: Texts(pa.repeat("", rows), few=True).changed(marks).to_arrow()}
 
 
 def scan_options(source: SourceSettings, root: Path | None) -> list[str]:

@@ -31,7 +31,7 @@ from noisesieve.learn.recipes import HeadRecipe, Recipe, recipe_to_document
 from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.stream import NoPixels
-from noisesieve.report.build_table import Decided, class_codes, column_codes
+from noisesieve.report.build_table import Decided, column_codes
 from noisesieve.report.run import RunFolder, RunRecord
 
 UNREADABLE_SHOWN = 20
@@ -68,7 +68,7 @@ class Dataset:
     @property
     def given_codes(self) -> Ints:
         """(N,) the given labels of the readable rows; `codes` are the ones to learn, with decisions in place."""
-        return class_codes([self.index.labels[row] for row in self.decoded.rows.tolist()], self.classes)
+        return self.index.column("labels").codes(self.classes)[self.decoded.rows]
 
 
 @dataclass(frozen=True)
@@ -174,8 +174,8 @@ def _size_of(settings: ScanSettings, session: TrainingSession) -> Callable[[Ints
 
 def _plan(index: Index, file_facts: FileFacts, settings: ScanSettings, session: TrainingSession) -> _Plan:
     """Plan the training of the readable rows."""
-    labels = [label for label, ok in zip(index.labels, file_facts.readable.tolist(), strict=True) if ok]
-    rows, classes, device = len(labels), len(set(labels)), session.device.type
+    rows, device = int(file_facts.readable.sum()), session.device.type
+    classes = len(index.column("labels").take(np.flatnonzero(file_facts.readable)).distinct())
     sides, options = file_facts.longest_sides, settings.training
     recipe = plan(options, rows=rows, classes=classes, longest_sides=sides, device=device)
     weights, _ = choose_weights(options, device=device)
@@ -209,12 +209,11 @@ def _decode(
             size = planned.recipe.image_size
             decoded = decoder.decode(index, decoded.file_facts, size=size, scratch=scratch)
     warn_of_unreadable(index, decoded.file_facts, session)
-    labels = [index.labels[i] for i in decoded.rows.tolist()]
-    classes = sorted(set(labels), key=natural_key)
+    classes = sorted(index.column("labels").take(decoded.rows).distinct(), key=natural_key)
     if len(classes) < 2:
         shutil.rmtree(scratch, ignore_errors=True)
         raise InputError(
-            f"{index.root}: {len(labels)} of {len(index)} images can be read, in {len(classes)} classes.",
+            f"{index.root}: {len(decoded.rows)} of {len(index)} images can be read, in {len(classes)} classes.",
             "A scan needs at least two classes. Is --root right?",
         )
     if decoded.reused:
@@ -242,8 +241,11 @@ def _with_vectors(
 
 def _codes_to_learn(index: Index, rows: Ints, classes: list[str], decided: Decided) -> Ints:
     """Return the labels of some rows as positions in `classes`, with what people decided in place of the given ones."""
-    learnt = {row: decision.label for row, decision in decided.items() if decision.label in classes}
-    return class_codes([learnt.get(row) or index.labels[row] for row in rows.tolist()], classes)
+    codes = index.column("labels").codes(classes)
+    for row, decision in decided.items():
+        if decision.label in classes:
+            codes[row] = classes.index(str(decision.label))
+    return codes[rows]
 
 
 def _say_what_follows(dataset: Dataset, settings: ScanSettings, session: TrainingSession) -> None:

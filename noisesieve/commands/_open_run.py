@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
+import numpy.typing as npt
 
 from noisesieve.commands._own_vectors import kind_of_vectors
 from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.files import write_json
+from noisesieve.core.parquet_file import ParquetTable
 from noisesieve.core.records import ImageLocation, Index, Recalibration
-from noisesieve.core.text import unescape_name
 from noisesieve.decisions.read import read_decisions
 from noisesieve.decisions.resolve import Outcome, resolve
 from noisesieve.learn.training_settings import TrainingOptions
 from noisesieve.pixels.pixel_settings import PixelSettings
-from noisesieve.report.report import Report, write_table
+from noisesieve.report.report import Report, read_report, write_blocks
 from noisesieve.report.run import FILES, RunFolder, RunRecord
 from noisesieve.report.summarize import summarize
 from noisesieve.sources.containers import read_index
+from noisesieve.sources.folder import FilesBelow
 from noisesieve.sources.source_settings import NOT_MOVED, MovedData, SourceSettings
 from noisesieve.sources.table import refuse_paths_outside
 
@@ -118,25 +119,36 @@ def read_outcomes(
 
 
 def rewrite_run(
-    report: Report, table: pa.Table, *, group_by: str | None = None, recalibration: Recalibration | None = None
+    report: Report,
+    column: str,
+    values: npt.NDArray[Any],
+    *,
+    group_by: str | None = None,
+    recalibration: Recalibration | None = None,
 ) -> Report:
-    """Replace report and summary of a finished run by those of a changed table. None: as they were before."""
-    old, folder = report.summary, report.path.parent
-    summary = summarize(
-        table,
-        classes=report.facts.classes,
-        undecided=old.undecided,
-        training=old.training,
-        group_by=group_by or (None if old.groups is None else old.groups.column),
-        recalibration=recalibration or old.recalibration,
-    )
-    RunFolder(folder).replace(
+    """Replace a column of a finished run's report, and its summary. None: as they were before."""
+    old = report.summary
+
+    def write_summary(path: Path) -> None:
+        changed = replace(report, _rows=ParquetTable(path.with_name(report.path.name)), path=path)
+        summary = summarize(
+            changed,
+            undecided=old.undecided,
+            training=old.training,
+            group_by=group_by or (None if old.groups is None else old.groups.column),
+            recalibration=recalibration or old.recalibration,
+        )
+        write_json(path, summary.to_document())
+
+    RunFolder(report.path.parent).replace(
         {
-            "report.parquet": lambda path: write_table(table, path, report.facts.to_document()),
-            "summary.json": lambda path: write_json(path, summary.to_document()),
+            "report.parquet": lambda path: write_blocks(
+                report.blocks_with(column, values), path, report.facts.to_document()
+            ),
+            "summary.json": write_summary,
         }
     )
-    return Report(table, report.facts, report.path, summary)
+    return read_report(report.path)
 
 
 def pixel_settings_of_run(report: Report) -> PixelSettings:
@@ -170,14 +182,14 @@ def align_to_report(report: Report, index: Index, *, allow_outside: bool = False
 
     Files of an image folder may have been added or removed since the run; a table must be unchanged.
     """
-    ids = report.table["id"].to_pylist()
+    ids = report.texts("id")
     if index.kind != "folder" or index.ids == ids:
         require_same_rows(report, index)
         return index
-    paths, root = report.table["path"].to_pylist(), os.fspath(index.root)
-    if not set(ids) & set(index.ids):
+    paths = report.texts("path")
+    if (ids.codes(index.column("ids")) < 0).all():
         raise StateError(f"{index.root}: has none of the {len(ids):,} images of the run.", "Is --data right?")
-    files = [os.path.join(root, unescape_name(path)) for path in paths]
+    files = FilesBelow(index.root, paths)
     refuse_paths_outside(index.root, paths, allow_outside=allow_outside, name=lambda row: str(report.path), files=files)
     return Index(
         name=index.name,
@@ -185,26 +197,28 @@ def align_to_report(report: Report, index: Index, *, allow_outside: bool = False
         root=index.root,
         ids=ids,
         paths=paths,
-        labels=report.table["label"].to_pylist(),
+        labels=report.texts("label"),
         locate=lambda i: ImageLocation(files[i]),
-        splits=report.table["split"].to_pylist() if "split" in report.table.column_names else None,
+        splits=report.texts("split") if "split" in report.column_names else None,
     )
 
 
 def require_same_rows(report: Report, index: Index) -> None:
     """Refuse a dataset whose ids, paths or labels are not those of the run, and name the first difference."""
-    columns = (report.table[name].to_pylist() for name in ("id", "path", "label"))
-    now = zip(index.ids, index.paths, index.labels, strict=True)
-    for before, after in zip(zip(*columns, strict=True), now, strict=False):
-        if before != after:
-            was, becomes = next((a, b) for a, b in zip(before, after, strict=True) if a != b)
-            raise StateError(
-                f"{index.root}: changed since the run: {before[0]!r} has {becomes!r} instead of {was!r}.",
-                "Scan it again, or give the old dataset.",
-            )
-    if len(index) != len(report.table):
+    columns = (("id", "ids"), ("path", "paths"), ("label", "labels"))
+    if not all(report.texts(name).same_as(index.column(own)) for name, own in columns):
+        now = zip(index.ids, index.paths, index.labels, strict=True)
+        then = zip(*(report.texts(name) for name, _ in columns), strict=True)
+        for before, after in zip(then, now, strict=False):
+            if before != after:
+                was, becomes = next((a, b) for a, b in zip(before, after, strict=True) if a != b)
+                raise StateError(
+                    f"{index.root}: changed since the run: {before[0]!r} has {becomes!r} instead of {was!r}.",
+                    "Scan it again, or give the old dataset.",
+                )
+    if len(index) != len(report):
         raise StateError(
-            f"{index.root}: changed since the run: {len(index):,} rows now, {len(report.table):,} then.",
+            f"{index.root}: changed since the run: {len(index):,} rows now, {len(report):,} then.",
             "Scan it again, or give the old dataset.",
         )
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 import torch
 
 from noisesieve.commands.scan_settings import ScanSettings
+from noisesieve.core.columns import HASH_BYTES, Hashes, Texts
 from noisesieve.core.errors import StateError, UsageError
 from noisesieve.core.progress import Session
-from noisesieve.core.records import FileFacts, Floats, Index
+from noisesieve.core.records import FileFacts, Index, Probabilities
 from noisesieve.core.text import natural_key
-from noisesieve.learn.frozen.features import Features
+from noisesieve.learn.frozen.features import Features, numbered_by_hash
 from noisesieve.learn.plan import plan_heads
 from noisesieve.learn.recipes import HeadRecipe
-from noisesieve.report.build_table import class_codes
 from noisesieve.report.report import Report
 from noisesieve.sources.containers import read_whole
 from noisesieve.sources.source_settings import SourceSettings
@@ -32,41 +33,45 @@ class OwnVectors:
     """One vector per row of an index."""
 
     kind: str  # embeddings or predictions
-    values: npt.NDArray[np.float32] | Floats  # (N, D), or (N, K)
+    values: Probabilities  # (N, D), or (N, K)
     classes: list[str]
+    mark: str = ""  # hash of predictions as the file has them, in float64
 
     @classmethod
     def read(cls, settings: ScanSettings, index: Index, session: Session) -> OwnVectors | None:
         """Read the file that the settings name; None if images are to be scanned."""
-        labels = sorted(set(index.labels), key=natural_key)
+        labels = sorted(index.column("labels").distinct(), key=natural_key)
         if settings.embeddings is not None:
             values = read_embeddings(settings.embeddings, index, ids_of_table(settings.source, index))
             return cls("embeddings", values, labels)
         if settings.predictions is None:
             return None
-        probs, classes = read_predictions(
+        probs, classes, mark = read_predictions(
             settings.predictions, index, ids_of_table(settings.source, index), settings.classes
         )
-        agreement = float((probs.argmax(axis=1) == class_codes(index.labels, classes)).mean())
+        agreement = float((probs.argmax(axis=1) == index.column("labels").codes(classes)).mean())
         if agreement > IN_SAMPLE:
             session.warn(
                 f"The predictions agree with {agreement:.1%} of the labels: they look as if the model was trained on "
                 "these rows. Out-of-sample predictions are needed, such as those of a cross-validation."
             )
-        return cls("predictions", probs, classes)
+        return cls("predictions", probs, classes, mark)
 
     def file_facts(self) -> FileFacts:
         """Return what stands for files: the hash of each embedding; predictions have none."""
         count = len(self.values)
-        hashes: list[str | None] = [None] * count
+        found, none = np.zeros((count, HASH_BYTES), dtype=np.uint8), np.ones(count, dtype=np.bool_)
         if self.kind == "embeddings":
-            hashes = [hashlib.sha256(row.tobytes()).hexdigest() for row in self.values]
+            none[:] = False
+            for row, values in enumerate(self.values):
+                found[row] = np.frombuffer(hashlib.sha256(values.data).digest(), dtype=np.uint8)
         zeros = np.zeros(count, dtype=np.int64)
-        return FileFacts(hashes, ["ok"] * count, zeros, zeros)
+        status = pa.DictionaryArray.from_arrays(np.zeros(count, dtype=np.int32), ["ok"])
+        return FileFacts(Hashes.of_bytes(found, none), Texts(status), zeros, zeros)
 
     def content(self) -> str:
         """Return the hash of all vectors."""
-        return hashlib.sha256(np.ascontiguousarray(self.values).tobytes()).hexdigest()
+        return self.mark or hashlib.sha256(self.values.data).hexdigest()
 
     def recipe(self, settings: ScanSettings) -> HeadRecipe:
         """Return the recipe of heads on embeddings; predictions are not trained on."""
@@ -78,12 +83,11 @@ class OwnVectors:
 
 def features_of_vectors(vectors: OwnVectors, file_facts: FileFacts) -> Features:
     """Return embeddings as the features of their rows, of one view and one depth."""
-    _, contents = np.unique(np.array(file_facts.sha256), return_inverse=True)
-    values: Any = np.asarray(vectors.values, dtype=np.float32)[:, None, :]  # read as float32 anyway
-    return Features.in_memory({vectors.kind: values}, torch.from_numpy(contents.astype(np.int64)))
+    values: Any = vectors.values[:, None, :]  # read as float32 anyway
+    return Features.in_memory({vectors.kind: values}, torch.from_numpy(numbered_by_hash(file_facts.hashes)))
 
 
-def ids_of_table(source: SourceSettings, index: Index) -> list[str]:
+def ids_of_table(source: SourceSettings, index: Index) -> Sequence[str]:
     """Return the ids of the whole table: a file of vectors has one row for each, whatever --split and --limit leave."""
     narrowed = source.split is not None or source.limit is not None
     return read_whole(replace(source, images=False)).ids if narrowed else index.ids

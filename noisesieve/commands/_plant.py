@@ -66,9 +66,7 @@ def _require_same_embeddings(report: Report, scanned: ScanSettings, session: Ses
 def _relabel(report: Report, chosen: Ints, labels: list[str]) -> Callable[[Index], Index]:
     def relabel(index: Index) -> Index:
         require_same_rows(report, index)
-        changed = list(index.labels)
-        for row, label in zip(chosen.tolist(), labels, strict=True):
-            changed[row] = label
+        changed = index.column("labels").changed(dict(zip(chosen.tolist(), labels, strict=True)))
         trusted = index.trusted
         if trusted is not None:  # a trusted row is never flagged, so a flip there could not be found
             trusted = trusted.copy()

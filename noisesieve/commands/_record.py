@@ -13,20 +13,21 @@ from noisesieve.commands._dataset import Dataset
 from noisesieve.commands._train import Trained
 from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.files import write_json
+from noisesieve.core.parquet_file import ParquetTable
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Verdicts
 from noisesieve.learn.evidence import TrainedScores
 from noisesieve.learn.model_summary import summarize_model, summarize_ranked_model
 from noisesieve.learn.recipes import recipe_to_document
-from noisesieve.report.build_table import ReportInputs, build_table, probabilities_table
+from noisesieve.report.build_table import ReportInputs, build_blocks, probability_blocks
 from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
 from noisesieve.report.report import (
     Report,
     ReportFacts,
+    write_blocks,
     write_early_clean,
     write_history,
     write_margin_history,
-    write_table,
 )
 from noisesieve.report.run import Identity, RunFolder, RunRecord
 from noisesieve.report.summarize import summarize
@@ -79,7 +80,7 @@ def _write_files(
     dataset, weights, scores = trained.dataset, trained.weights, trained.scores
     recipe, classes = dataset.recipe, dataset.classes
     index, file_facts = dataset.index, dataset.decoded.file_facts
-    waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
+    waived, broken = find_waived(settings.waivers, index, file_facts.hashes)
     session.warn_all(broken)
     inputs = ReportInputs(
         index,
@@ -92,7 +93,6 @@ def _write_files(
         waived=waived,
         decided=dataset.decided,
     )
-    table = build_table(inputs)
     facts = ReportFacts(
         version=__version__,
         classes=classes,
@@ -104,18 +104,18 @@ def _write_files(
         fingerprint=identity["fingerprint"],
         label_column=index.label_column,
     )
-    write_table(table, folder / "report.parquet", facts.to_document())
+    write_blocks(build_blocks(inputs), folder / "report.parquet", facts.to_document())
     if settings.probabilities == "all" or (
         settings.probabilities == "auto" and scores.probs.size <= MOST_PROBABILITIES
     ):
-        write_table(probabilities_table(inputs), folder / "probabilities.parquet", {"classes": classes})
+        write_blocks(probability_blocks(inputs), folder / "probabilities.parquet", {"classes": classes})
     if scores.history:
         write_history(scores.history, folder / "history.parquet")
     write_margin_history(inputs, folder / "margin_history.parquet")
     training = TrainingSummary(scores.facts, "cpu" if weights is None else weights.device, recipe)
+    report = Report(facts, folder / "report.parquet", ParquetTable(folder / "report.parquet"))
     summary = summarize(
-        table,
-        classes=classes,
+        report,
         undecided=verdicts.undecided,
         training=training,
         group_by=settings.group_by,
@@ -128,7 +128,7 @@ def _write_files(
     for row in summary.classes:
         if row.of and row.rows == row.of:
             session.warn(f"Class '{row.label}': every row is flagged. Look at some of its images first.")
-    return Report(table, facts, folder / "report.parquet", summary)
+    return replace(report, _summary=summary)
 
 
 def _save_model(

@@ -22,7 +22,7 @@ from noisesieve.learn.networks.pretrained import weights_file, with_weights_hash
 from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
-from noisesieve.report.build_table import class_codes, column_codes
+from noisesieve.report.build_table import column_codes
 from noisesieve.report.report import Report
 
 
@@ -68,7 +68,7 @@ def read_rows(
         if weights is None or with_weights_hash(recipe, weights).weights_sha256 != recipe.weights_sha256:
             raise StateError(f"{recipe.weights}: not the weights of the run.", "Scan again with --force.")
         features = compute_features(decoded, recipe, weights, settings.pixels, session, scratch=scratch / "features")
-    codes = class_codes([index.labels[row] for row in decoded.rows.tolist()], classes)
+    codes = index.column("labels").codes(classes)[decoded.rows]
     column = scanned.keep_together
     groups = None if column in (None, "none") else column_codes(index, str(column))[decoded.rows]
     dataset = Dataset(index, decoded, classes, codes, recipe, weights, vectors=vectors, groups=groups)
@@ -106,4 +106,4 @@ def test_rows(
         raise InputError(f"{index.root}: no image of the test set can be read.", "Is its root right?")
     assert rows.weights is not None
     features = compute_features(decoded, rows.recipe, rows.weights, settings.pixels, session, scratch=scratch)
-    return features, class_codes([index.labels[row] for row in decoded.rows.tolist()], rows.classes)
+    return features, index.column("labels").codes(rows.classes)[decoded.rows]

@@ -49,7 +49,6 @@ from noisesieve.learn.second_opinion import label_scores
 from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.stream import NoPixels
-from noisesieve.report.build_table import class_codes
 from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
 from noisesieve.report.report import Report
 from noisesieve.report.run import Identity, RunFolder, RunRecord, fingerprint
@@ -84,7 +83,7 @@ def retrain_heads(report: Report, settings: RetrainSettings, session: TrainingSe
             vectors = read_vectors(report, scanned, index, session)
             facts = decoder.read(index, lambda _: size) if vectors is None else vectors.file_facts()
             if vectors is None:
-                refuse_changed(report, index, facts.sha256, roles.role)
+                refuse_changed(report, index, facts.hashes, roles.role)
             identity = _identity(settings, report, roles, None if test is None else fingerprint(*test))
             state = run.find_state(identity, index, facts, force=settings.force)
             if state == "finished":
@@ -161,14 +160,13 @@ def _train(rows: RetrainRows, roles: RowRoles, report: Report, session: Training
     before = probs = trained[-1].probs
     for _ in range(ROUNDS - 1):  # labels are corrected by the mean of two rounds: a single one swings
         after = train(correct(probs), session=session, decays=ROUND_DECAYS).probs
-        before, probs = after, (before + after) / 2
+        before, probs = after, np.divide(before + after, 2, dtype=np.float32)
     return [*trained, train(correct(probs), session=session)]
 
 
 def _predicted_by_scan(report: Report, rows: RetrainRows) -> Ints:
     """Return the class (N,) that the scan predicted out of fold."""
-    predicted = report.table["predicted_label"].take(rows.rows).to_pylist()
-    return class_codes([name or rows.classes[0] for name in predicted], rows.classes)
+    return np.maximum(report.texts("predicted_label").codes(rows.classes)[rows.rows], 0)
 
 
 def _figures(
@@ -212,9 +210,9 @@ def _save(
 
     Heads on images are saved with their backbone: one file has the whole network.
     """
-    recipe, table = rows.recipe, report.table.take(rows.rows)
+    recipe = rows.recipe
     probabilities, own = (
-        np.nan_to_num(table[name].to_numpy(zero_copy_only=False).astype(np.float64))
+        np.nan_to_num(report.numbers(name)[rows.rows].astype(np.float64))
         for name in ("corruption_probability", "label_probability")
     )
     if best is None:

@@ -14,6 +14,7 @@ from noisesieve.commands._retrain_rows import LABELLED, UNLABELLED, UNUSED, RowR
 from noisesieve.commands._retrain_summaries import RetrainSummary
 from noisesieve.commands._test_set import decode_test_set, read_test_set
 from noisesieve.commands.command_settings import RetrainSettings
+from noisesieve.core.columns import Hashes
 from noisesieve.core.errors import OutputError, StateError
 from noisesieve.core.files import digest, sha256_of
 from noisesieve.core.progress import Session
@@ -22,6 +23,7 @@ from noisesieve.core.untrusted import read_json
 from noisesieve.learn.recipes import Recipe, RetrainRecipe
 from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
+from noisesieve.report.build_table import class_codes
 from noisesieve.report.choose_folder import output_folder
 from noisesieve.report.report import Report
 from noisesieve.report.run import Identity, RunFolder, RunRecord, fingerprint
@@ -64,7 +66,7 @@ def prepare_retraining(
     """Check the images, check the folder, decode and plan. Returns None if this retraining is finished already."""
     (decoder, test_decoder), size, scratch = decoders, model.image_size, folder.checkpoints
     file_facts = decoder.read(index, lambda _: size)
-    refuse_changed(report, index, file_facts.sha256, roles.role)
+    refuse_changed(report, index, file_facts.hashes, roles.role)
     test = None
     if (source := settings.test.source) is not None:
         test = read_test_set(source, model.classes, size, test_decoder, session)
@@ -92,15 +94,13 @@ def prepare_retraining(
     return RetrainJob(report, model, roles, decoded, codes, given, test_set, recipe, settings, folder, identity)
 
 
-def refuse_changed(report: Report, index: Index, now: Sequence[str | None], role: Ints) -> None:
+def refuse_changed(report: Report, index: Index, now: Hashes, role: Ints) -> None:
     """Refuse images that are used and are missing or changed since the run."""
-    before = report.table["sha256"].to_pylist()
-    for row in np.flatnonzero(role != UNUSED).tolist():
-        if now[row] != before[row]:
-            raise StateError(
-                f"{index.ids[row]!r}: {'missing' if now[row] is None else 'changed'} since the run.",
-                "Scan the dataset again.",
-            )
+    for row in np.flatnonzero(now.differ(report.hashes) & (role != UNUSED)).tolist():
+        raise StateError(
+            f"{index.ids[row]!r}: {'missing' if now[row] is None else 'changed'} since the run.",
+            "Scan the dataset again.",
+        )
 
 
 def _identity(
@@ -142,17 +142,16 @@ def retrained_folder(run: Path) -> Path:
     return run.with_name(f"{run.name}-retrained") if run.name else Path(f"{run.resolve()}-retrained")
 
 
-def _codes(labels: list[str], decoded: Decoded, classes: list[str]) -> Ints:
+def _codes(labels: Sequence[str], decoded: Decoded, classes: list[str]) -> Ints:
     """Return the labels of the decoded rows as positions in `classes`; -1 for a class that the run does not have."""
-    number = {name: code for code, name in enumerate(classes)}
-    return np.array([number.get(labels[row], -1) for row in decoded.rows.tolist()], dtype=np.int64)
+    return class_codes(labels, classes)[decoded.rows]
 
 
 def _without_undecodable(roles: RowRoles, report: Report, decoded: Decoded, session: Session) -> RowRoles:
     """Leave out rows that cannot be decoded any more, with a warning."""
     lost = np.setdiff1d(np.flatnonzero(roles.role != UNUSED), decoded.rows)
     for row in lost[:5].tolist():
-        session.warn(f"{report.table['id'][row].as_py()}: {decoded.file_facts.status[row]}: left out.")
+        session.warn(f"{report.texts('id')[row]}: {decoded.file_facts.status[row]}: left out.")
     role = roles.role.copy()
     role[lost] = UNUSED
     clean, corrupted = int((role == LABELLED).sum()), int((role == UNLABELLED).sum())

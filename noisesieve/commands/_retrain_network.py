@@ -42,6 +42,7 @@ from noisesieve.core.text import printable, without_xml_control
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.distributed import TrainingSession
+from noisesieve.learn.frozen.features import numbered_by_hash
 from noisesieve.learn.frozen.folds import assign_folds
 from noisesieve.learn.model_summary import summarize_model
 from noisesieve.learn.recipes import RetrainRecipe
@@ -141,7 +142,7 @@ def _rate_of_scan(report: Report) -> float | None:
 def _held_out(job: RetrainJob) -> Bools:
     """Return (M,) the rows that no candidate is trained on: one fold, where equal images stay together."""
     used = np.flatnonzero((job.given >= 0) & (job.roles.role[job.decoded.rows] != UNUSED))
-    _, contents = np.unique([job.decoded.file_facts.sha256[row] or "" for row in job.decoded.rows], return_inverse=True)
+    contents = numbered_by_hash(job.decoded.file_facts.hashes.take(job.decoded.rows))
     folds = max(FOLDS, -(-len(used) // MOST_HELD_OUT))
     labels, groups = torch.from_numpy(job.given[used]), torch.from_numpy(contents[used])
     fold = assign_folds(labels, groups, folds=folds, partitions=1, seed=job.recipe.seed)[:, 0].numpy()
@@ -198,9 +199,11 @@ def _share_and_train(task: RetrainTask, session: TrainingSession) -> RetrainResu
 def train_task(task: RetrainTask, session: TrainingSession) -> RetrainResult:
     """Run one training, from its last checkpoint if there is one. Every rank calls this."""
     folder = task.checkpoints / _file_name(task.name)
-    checkpoints = Checkpoints(folder, identity=task.identity, warn=session.warn)
-    loop = RetrainLoop(task.data, task.recipe, session, name=task.name, test_set=task.test_set, checkpoints=checkpoints)
-    return loop.run()
+    checkpoints = Checkpoints.of_rank(folder, task.identity, session)
+    with checkpoints:
+        return RetrainLoop(
+            task.data, task.recipe, session, name=task.name, test_set=task.test_set, checkpoints=checkpoints
+        ).run()
 
 
 def _file_name(name: str) -> str:
@@ -275,7 +278,7 @@ def _record(
     session.finish()
     rows = np.flatnonzero((job.codes >= 0) & (job.report.verdicts[job.decoded.rows] != "unreadable"))
     codes, corrupted = job.codes[rows], job.roles.role[job.decoded.rows[rows]] != LABELLED
-    column = job.report.table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
+    column = job.report.numbers("corruption_probability").astype(np.float64)
     probabilities = np.nan_to_num(column[job.decoded.rows[rows]])
     probabilities = np.where(~corrupted & (codes != job.given[rows]), 0.0, probabilities)  # corrected labels are right
     scores = label_scores(probs[rows], torch.from_numpy(codes), model.sieve_eps).numpy()

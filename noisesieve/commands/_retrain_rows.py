@@ -41,23 +41,22 @@ class RowRoles:
 
 def assign_roles(report: Report, settings: RetrainSettings, root: Path) -> RowRoles:
     """Use clean rows with their label and corrupted rows without; decisions of people override the verdict."""
-    table, verdicts = report.table, report.verdicts
-    labels = table["label"].to_pylist()
+    verdicts, labels = report.verdicts, list(report.texts("label"))
     clean = verdicts == "clean"
     early = report.read_beside("division.parquet")
     if early is not None:  # the preset cifar uses the split of an earlier epoch
         clean = early["clean"].to_numpy(zero_copy_only=False) & (verdicts != "unreadable")
-    waived = table["waived"].to_numpy(zero_copy_only=False) & (verdicts != "unreadable")
+    waived = report.numbers("waived") & (verdicts != "unreadable")
     used = np.where(clean | waived, LABELLED, UNLABELLED)
     role: Ints = np.where(verdicts == "unreadable", UNUSED, used).astype(np.int64)
     relabelled = 0
     if settings.training.relabel is not None:
-        probability = table["predicted_probability"].to_numpy(zero_copy_only=False)
-        suggested = table["suggested_label"].to_pylist()
+        probability = report.numbers("predicted_probability")
+        suggested = report.texts("suggested_label")
         for row in np.flatnonzero((role == UNLABELLED) & (probability >= settings.training.relabel)).tolist():
             if suggested[row] is not None:
                 labels[row], role[row], relabelled = suggested[row], LABELLED, relabelled + 1
-    fixed = waived | report.table["trusted"].to_numpy(zero_copy_only=False)
+    fixed = waived | report.numbers("trusted")
     decided = _apply_decisions(report, settings, role, labels, fixed, root)
     return RowRoles(
         role,
@@ -80,10 +79,8 @@ def sure_suggestions(report: Report, rows: Ints, classes: list[str], role: Ints)
 
     `role` is theirs.
     """
-    number = {name: code for code, name in enumerate(classes)}
-    names = report.table["suggested_label"].to_pylist()
-    suggested = np.array([number.get(names[row], -1) for row in rows.tolist()], dtype=np.int64)
-    probability = report.table["predicted_probability"].to_numpy(zero_copy_only=False)[rows]
+    suggested = report.texts("suggested_label").codes(classes)[rows]
+    probability = report.numbers("predicted_probability")[rows]
     return suggested, (role == UNLABELLED) & (suggested >= 0) & (probability >= CONFIDENT)
 
 

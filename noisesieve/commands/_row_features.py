@@ -6,13 +6,13 @@ import hashlib
 from collections.abc import Callable
 
 import numpy as np
-import pyarrow as pa
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from noisesieve.commands._open_run import pixel_settings_of_run, settings_of_run
 from noisesieve.commands._own_vectors import ids_of_table, kind_of_vectors
+from noisesieve.core.columns import Hashes
 from noisesieve.core.errors import InputError
 from noisesieve.core.records import Index, Ints
 from noisesieve.learn.device import has_device
@@ -41,9 +41,9 @@ def _own_embeddings(report: Report, index: Index, rows: Ints) -> Callable[[Ints]
         raise InputError("The run was scanned from an array of Python, which was not saved.")
     file = settings.embeddings
     vectors = read_embeddings(file, index, ids_of_table(settings.source, index))
-    hashes = report.table["sha256"].to_pylist()
-    for row in rows.tolist():
-        if hashlib.sha256(vectors[row].tobytes()).hexdigest() != hashes[row]:
+    hashes = report.take(rows, "sha256")["sha256"].to_pylist()
+    for row, sha in zip(rows.tolist(), hashes, strict=True):
+        if hashlib.sha256(vectors[row].data).hexdigest() != sha:
             raise InputError(f"{file}: the embedding of {index.ids[row]!r} changed since the run.", "Scan again.")
     return lambda chosen: normalize(torch.from_numpy(vectors[chosen]), dim=1)
 
@@ -55,17 +55,19 @@ def _stored_features(report: Report, rows: Ints) -> Callable[[Ints], Tensor] | N
     settings, device = pixel_settings_of_run(report), torch.device(name)
     root = settings.cache_dir or default_cache_dir()
     place = feature_folder(root, recipe, settings, device, statistics_of_model(folder))
-    hashes = report.table["sha256"].take(pa.array(rows)).to_pylist()
+    hashes = Hashes(report.take(rows, "sha256")["sha256"])
     files = [file for file in depth_files(place, recipe) if not recipe.depths or file.name in recipe.depths]
     for file in files:
-        file.drop_damaged([str(sha) for sha in hashes])
-        if file.missing([str(sha) for sha in hashes]):
+        file.drop_damaged(hashes)
+        if file.missing(hashes).any():
             return None
-    sha_of = dict(zip(rows.tolist(), map(str, hashes), strict=True))
+    order = np.argsort(rows)
+    slots = [file.slots(hashes) for file in files]
 
     def read(chosen: Ints) -> Tensor:
-        contents = [sha_of[row] for row in chosen.tolist()]
-        parts = [torch.from_numpy(file.open()[file.slots(contents)].astype(np.float32)).mean(dim=1) for file in files]
+        places = order[np.searchsorted(rows, chosen, sorter=order)]
+        pairs = zip(files, slots, strict=True)
+        parts = [torch.from_numpy(file.open()[own[places]].astype(np.float32)).mean(dim=1) for file, own in pairs]
         return normalize(torch.cat(parts, dim=1), dim=1)
 
     return read

@@ -22,7 +22,7 @@ from noisesieve.report.build_table import require_column
 from noisesieve.report.choose_folder import next_folder, output_folder
 from noisesieve.report.report import Report, read_report
 from noisesieve.report.run import RunFolder
-from noisesieve.report.waivers import find_waived, with_waivers
+from noisesieve.report.waivers import find_waived
 
 
 @contextlib.contextmanager
@@ -54,15 +54,15 @@ def bring_up_to_date(
     if run.unfinished() is not None:
         session.note("Another scan into this folder was stopped: its own command goes on with it.")
     report = read_report(run.folder)
-    waived, broken = find_waived(settings.waivers, index, report.table["sha256"].to_pylist())
+    waived, broken = find_waived(settings.waivers, index, report.hashes)
     session.warn_all(broken)
     grouped = report.summary.groups
-    same = np.array_equal(waived, report.table["waived"].to_numpy(zero_copy_only=False))
+    same = np.array_equal(waived, report.numbers("waived"))
     if same and (settings.group_by is None or (grouped is not None and grouped.column == settings.group_by)):
         if not (run.folder / "review.html").exists():  # it was stopped while it wrote the page
             show(report, index, settings, decoder, session)
         return report
-    report = rewrite_run(report, with_waivers(report.table, waived), group_by=settings.group_by)
+    report = rewrite_run(report, "waived", waived, group_by=settings.group_by)
     if not same:
         session.note("The waivers have changed: report and summary are updated.")
     show(report, index, settings, decoder, session)

@@ -12,7 +12,6 @@ from noisesieve.core.errors import InputError
 from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index
 from noisesieve.pixels.decoder import Decoder
-from noisesieve.report.build_table import class_codes
 from noisesieve.retrain.data import LabelledTestSet
 from noisesieve.sources.containers import read_index
 from noisesieve.sources.source_settings import SourceSettings
@@ -46,5 +45,5 @@ def decode_test_set(
     warn_of_unreadable(index, decoded.file_facts, session)
     if len(decoded.rows) == 0:
         raise InputError(f"{index.root}: no image of the test set can be read.", "Is its root right?")
-    codes = class_codes([index.labels[row] for row in decoded.rows.tolist()], classes)
+    codes = index.column("labels").codes(classes)[decoded.rows]
     return LabelledTestSet(decoded.pixels, torch.from_numpy(codes))

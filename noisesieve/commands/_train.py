@@ -77,7 +77,7 @@ def _train_on_vectors(
 
 def _own_predictions(dataset: Dataset, vectors: OwnVectors, session: TrainingSession) -> Trained:
     """Return the user's probabilities as scores: beta 0, the counted prior, the floor chosen from them."""
-    recipe, probs, rows = dataset.recipe, np.asarray(vectors.values, dtype=np.float64), len(vectors.values)
+    recipe, probs, rows = dataset.recipe, vectors.values, len(vectors.values)
     assert isinstance(recipe, HeadRecipe)
     eps, noise_model = recipe.sieve_eps, None
     if recipe.adaptive_eps:
@@ -119,8 +119,9 @@ def _training_task(dataset: Dataset, run: RunFolder, identity: Identity) -> Trai
 
 def train_network(task: TrainingTask, session: TrainingSession) -> tuple[TrainedWeights, TrainedScores]:
     """Train a network with the sieve, from the last checkpoint if there is one."""
-    checkpoints = Checkpoints(task.checkpoints, identity=task.identity, warn=session.warn)
-    state, scores = Loop(task.data, task.recipe, session, checkpoints=checkpoints).run()
+    checkpoints = Checkpoints.of_rank(task.checkpoints, task.identity, session)
+    with checkpoints:
+        state, scores = Loop(task.data, task.recipe, session, checkpoints=checkpoints).run()
     return TrainedWeights.of_state(state), scores
 
 

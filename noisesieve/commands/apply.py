@@ -7,11 +7,13 @@ sources     dataset + outcomes → the corrected dataset, with an audit log
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from noisesieve.commands._corrected_dataset import (
@@ -31,6 +33,8 @@ from noisesieve.commands._open_run import (
 )
 from noisesieve.commands._own_vectors import kind_of_vectors
 from noisesieve.commands.command_settings import ApplySettings
+from noisesieve.core.columns import Hashes
+from noisesieve.core.csv_file import write_csv_rows
 from noisesieve.core.errors import InputError, OutputError, StateError, UsageError
 from noisesieve.core.files import Document, refuse_existing_folder, write_json
 from noisesieve.core.progress import Session
@@ -39,7 +43,6 @@ from noisesieve.core.records import Index
 from noisesieve.decisions.marks import DecisionMark, decision_key
 from noisesieve.decisions.read import PAGE_DECISIONS
 from noisesieve.decisions.resolve import Outcome, accept_above, audit_table, decided_before
-from noisesieve.exports.tables import fill_csv
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.report import Report, read_report
 from noisesieve.report.waivers import add_waivers, waiver_of
@@ -106,17 +109,18 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDec
     outcomes, undecided = read_outcomes(report, settings.decisions, new_classes=settings.new_classes, root=index.root)
     if settings.accept_above is not None:
         outcomes |= accept_above(report, settings.accept_above, set(outcomes))
-    row_of_id = {name: row for row, name in enumerate(whole.ids)}
     known = decided_before(report, set(outcomes))
-    earlier = {row: outcome for row, outcome in known.items() if index.ids[row] in row_of_id}  # not of removed files
+    place = _places(whole, index, outcomes | known)
+    earlier = {row: outcome for row, outcome in known.items() if row in place}  # not of removed files
     if not outcomes and not earlier:
         _refuse_no_decisions(report, settings, undecided)
     if kind_of_vectors(report) is None:
         _refuse_changed_images(report, index, earlier | outcomes, session)
     waived = {row for row, outcome in outcomes.items() if settings.waive_kept and outcome.decision == "keep"}
-    hashes = report.table["sha256"].to_pylist()
+    rows = np.array(sorted(earlier | outcomes), dtype=np.int64)
+    hashes = dict(zip(rows.tolist(), report.take(rows, "sha256")["sha256"].to_pylist(), strict=True))
     changes = {
-        row_of_id[index.ids[row]]: RowChange(outcome.label, None if row in waived else _mark(outcome, hashes[row]))
+        place[row]: RowChange(outcome.label, None if row in waived else _mark(outcome, hashes[row]))
         for row, outcome in (earlier | outcomes).items()
     }
     left_out = sum(change.label is None for change in changes.values())
@@ -133,7 +137,7 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDec
         examples=len(whole) - left_out,
         decided=len(outcomes),
         undecided=undecided,
-        open=len(set(report.corrupted["row"].to_pylist()) - outcomes.keys()),
+        open=int((~np.isin(report.suspect_rows(0.0), list(outcomes))).sum()),
         changed=sum(move.count for move in moves),
         left_out=left_out,
         decisions=dict(sorted(Counter(outcome.decision for outcome in outcomes.values()).items())),
@@ -144,9 +148,17 @@ def apply(run: Path, settings: ApplySettings, *, session: Session) -> AppliedDec
     )
     applied = _publish(report, whole, source, changes, earlier | outcomes, applied, settings)
     if waived:
-        rows = report.table.take(sorted(waived)).to_pylist()
-        add_waivers(settings.waivers, [waiver_of(row, outcomes[row["row"]].reason) for row in rows])
+        columns = ("row", "id", "path", "label", "sha256")
+        shown = report.take(np.array(sorted(waived), dtype=np.int64), *columns).to_pylist()
+        add_waivers(settings.waivers, [waiver_of(row, outcomes[row["row"]].reason) for row in shown])
     return applied
+
+
+def _places(whole: Index, index: Index, decided: Iterable[int]) -> dict[int, int]:
+    """Return decided row of the run → row of the whole dataset, for those that it still has."""
+    rows = np.array(sorted(decided), dtype=np.int64)
+    places = whole.column("ids").places(index.column("ids").take(rows))
+    return {row: place for row, place in zip(rows.tolist(), places.tolist(), strict=True) if place >= 0}
 
 
 def _mark(outcome: Outcome, sha256: str | None) -> str | None:
@@ -167,7 +179,7 @@ def _refuse_no_decisions(report: Report, settings: ApplySettings, undecided: int
     names = ", ".join(str(file) for file in settings.decisions)
     problem = f"{names}: {undecided:,} entries, none of them decided." if names else "There are no decisions."
     if settings.accept_above is not None:
-        most = pc.max(report.corrupted["corruption_probability"]).as_py()
+        most = pc.max(report.suspects(0.0, "corruption_probability")["corruption_probability"]).as_py()
         problem += f" The highest probability of a suspect is {0.0 if most is None else most:.4f}."
     raise InputError(problem, "Decide something first, or lower --accept-above.")
 
@@ -216,11 +228,11 @@ def _refuse_changed_images(
     rows = np.array(sorted(outcomes), dtype=np.int64)
     with Decoder(pixel_settings_of_run(report), session) as decoder:
         file_facts = decoder.inspect(index, rows=rows)
-    before = report.table["sha256"].to_pylist()
+    before = Hashes(report.take(rows, "sha256")["sha256"])
     changed = [
-        f"{index.ids[row]!r}: {'changed since the run' if sha is not None else status}"
-        for row, sha, status in zip(rows.tolist(), file_facts.sha256, file_facts.status, strict=True)
-        if sha != before[row]
+        f"{index.ids[int(rows[j])]!r}: "
+        f"{'changed since the run' if file_facts.sha256[j] is not None else file_facts.status[j]}"
+        for j in np.flatnonzero(file_facts.hashes.differ(before)).tolist()
     ]
     if changed:
         raise StateError(
@@ -251,11 +263,12 @@ def _publish(
         if settings.tree is not None and applied.kept_in is not None:
             options += ["--decisions", applied.kept_in]
             with (folder / Path(applied.kept_in).name).open("xb") as file:
-                fill_csv(file, DECISION_COLUMNS, list(kept_decisions(whole, report, changes)))
+                kept = pa.Table.from_pylist(list(kept_decisions(whole, report, changes)), schema=DECISION_COLUMNS)
+                write_csv_rows(file, [kept], names=kept.column_names, guard=True)
         applied = replace(applied, root=None if root is None else str(root), notes=notes, scan=options)
         log = audit_table(report, outcomes)
         with (folder / Path(applied.audit).name).open("xb") as file:
-            fill_csv(file, log.column_names, log.to_pylist())
+            write_csv_rows(file, [log], names=log.column_names, guard=True)
         write_json(folder / Path(applied.summary).name, applied.to_document())
         publish(folder, out, remove=sidecar_names(out))  # those that are not written anew
     return applied

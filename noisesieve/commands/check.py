@@ -23,8 +23,9 @@ from noisesieve.commands._dataset import warn_of_unreadable
 from noisesieve.commands._own_vectors import OwnVectors, ids_of_table, refuse_vectors
 from noisesieve.commands.command_settings import CheckSettings
 from noisesieve.core.errors import InputError, OutputError, StateError
+from noisesieve.core.parquet_file import ParquetTable
 from noisesieve.core.progress import Session
-from noisesieve.core.records import Bools, FileFacts, Floats, Index, Ints, Scores, Verdicts
+from noisesieve.core.records import Bools, FileFacts, Index, Ints, Probabilities, Scores, Verdicts
 from noisesieve.gate import github
 from noisesieve.gate.gate_formats import WRITERS
 from noisesieve.gate.policy import (
@@ -42,8 +43,8 @@ from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import choose_device, require_device
 from noisesieve.learn.score import predict, split_softmax
 from noisesieve.pixels.decoder import Decoder
-from noisesieve.report.build_table import ReportInputs, build_table, class_codes, require_column
-from noisesieve.report.report import Report, ReportFacts, read_columns, write_table
+from noisesieve.report.build_table import ReportInputs, build_blocks, build_table, require_column
+from noisesieve.report.report import Report, ReportFacts, read_report, write_blocks
 from noisesieve.report.run import fingerprint
 from noisesieve.report.saved_model import SavedModel, load_model, load_vector_model
 from noisesieve.report.summarize import unreadable_rows
@@ -56,6 +57,8 @@ from noisesieve.sources.rewrite_table import REWRITERS
 from noisesieve.sources.vectors import read_embeddings
 
 __all__ = ["CheckResult", "GateResult", "check", "github_commands", "github_summary", "render_result"]
+
+BLOCK = 16_384  # embeddings that are scored at a time
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class CheckResult:
     @property
     def unreadable_rows(self) -> list[UnreadableRow]:
         """The first unreadable rows, each with its status."""
-        return unreadable_rows(self.report.table)
+        return unreadable_rows(self.report)
 
     def gate_result(self, name: str, path: str, notes: list[str]) -> GateResult:
         """Return what the writers of JUnit, SARIF, Markdown and GitHub annotations need."""
@@ -101,14 +104,14 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
     require_device(settings.device)
     if settings.output is not None and settings.output.exists() and not settings.force:
         raise OutputError(f"{settings.output}: exists already.", "Choose another name with -o, or pass --force.")
-    scanned = read_columns(settings.model, "sha256")
+    scanned = read_report(settings.model)
     refuse_vectors(scanned, "check", "predictions")
-    trained_on = set(scanned.table["sha256"].to_pylist()) - {None}
+    trained_on = scanned.hashes
     model, index = _open(settings)
     session.note_all(index.notes)
     session.warn_all(index.warnings)
-    classes = set(model.classes)
-    known = np.array([label in classes for label in index.labels], dtype=np.bool_)
+    labels = index.column("labels").codes(model.classes)
+    known = labels >= 0
     if not known.any():
         raise StateError(
             f"{settings.source.path}: no label is a class of the model ({', '.join(model.classes[:5])}, …).",
@@ -117,9 +120,9 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
     require_column(index, settings.group_by)
     score = _score if settings.embeddings is None else _score_vectors
     file_facts, rows, probs = score(settings, model, index, known, session)
-    waived, broken = find_waived(settings.waivers, index, file_facts.sha256)
+    waived, broken = find_waived(settings.waivers, index, file_facts.hashes)
     session.warn_all(broken)
-    codes = class_codes([index.labels[row] for row in rows.tolist()], model.classes)
+    codes = labels[rows]
     if model.is_earlier:
         session.note("The model was saved by an earlier version: rows are ranked by the given label's probability.")
     scores = _scores(probs, model)
@@ -132,7 +135,7 @@ def check(settings: CheckSettings, *, session: Session) -> CheckResult:
         scores=scores,
         verdicts=_decide(scores, codes, model),
         unknown=file_facts.readable & ~known,
-        in_training=np.array([sha in trained_on for sha in file_facts.sha256], dtype=np.bool_),
+        in_training=file_facts.hashes.is_in(trained_on),
         waived=waived,
     )
     report, min_probability = _record(settings, model, inputs), settings.min_probability
@@ -166,8 +169,11 @@ def github_summary(result: GateResult) -> str:
 
 def _score(
     settings: CheckSettings, model: SavedModel, index: Index, known: Bools, session: Session
-) -> tuple[FileFacts, Ints, Floats]:
-    """Decode the batch and score its rows of known classes. Returns the files, the scored rows, the probabilities."""
+) -> tuple[FileFacts, Ints, Probabilities]:
+    """Decode the batch and score its rows of known classes.
+
+    Returns the files, the scored rows, and the probabilities of every head, (heads, N, K).
+    """
     with tempfile.TemporaryDirectory() as scratch, Decoder(settings.pixels, session) as decoder:
         file_facts = decoder.read(index, lambda _: model.image_size)
         decoded = decoder.decode(index, file_facts, size=model.image_size, scratch=Path(scratch))
@@ -188,7 +194,7 @@ def _score(
         rows = torch.from_numpy(chosen)
         probs = predict(model.network, loader, rows, flip=model.flip, heads=model.heads, done=done)
         session.finish()
-    return decoded.file_facts, decoded.rows[chosen], probs.numpy()
+    return decoded.file_facts, decoded.rows[chosen], probs.view(model.heads, len(rows), -1).numpy()
 
 
 def _open(settings: CheckSettings) -> tuple[SavedModel, Index]:
@@ -203,7 +209,7 @@ def _open(settings: CheckSettings) -> tuple[SavedModel, Index]:
 
 def _score_vectors(
     settings: CheckSettings, model: SavedModel, index: Index, known: Bools, session: Session
-) -> tuple[FileFacts, Ints, Floats]:
+) -> tuple[FileFacts, Ints, Probabilities]:
     """Score the user's own embeddings of the batch."""
     assert settings.embeddings is not None
     whole = ids_of_table(settings.source, index)
@@ -215,9 +221,13 @@ def _score_vectors(
             "Compute them as for the scan.",
         )
     rows = np.flatnonzero(known).astype(np.int64)
+    probs = np.empty((model.heads, len(rows), len(model.classes)), dtype=np.float32)
     with torch.inference_mode():
-        probs = split_softmax(model.network(torch.from_numpy(np.asarray(own.values[rows]))).double(), model.heads)
-    return own.file_facts(), rows, probs.numpy()
+        for start in range(0, len(rows), BLOCK):
+            part = torch.from_numpy(own.values[rows[start : start + BLOCK]])
+            found = split_softmax(model.network(part).double(), model.heads)
+            probs[:, start : start + len(part)] = found.unflatten(1, (model.heads, -1)).transpose(0, 1).float().numpy()
+    return own.file_facts(), rows, probs
 
 
 def _record(settings: CheckSettings, model: SavedModel, inputs: ReportInputs) -> Report:
@@ -233,18 +243,17 @@ def _record(settings: CheckSettings, model: SavedModel, inputs: ReportInputs) ->
         fingerprint=fingerprint(inputs.index, inputs.file_facts),
         label_column=inputs.index.label_column,
     )
-    table = build_table(inputs)
-    if settings.output is not None:
-        write_table(table, settings.output, facts.to_document())
-    return Report(table, facts, settings.output or Path("batch"))
+    if settings.output is None:
+        return Report(facts, Path("batch"), build_table(inputs))
+    write_blocks(build_blocks(inputs), settings.output, facts.to_document())
+    return Report(facts, settings.output, ParquetTable(settings.output))
 
 
-def _scores(probs: Floats, model: SavedModel) -> Scores:
+def _scores(probs: Probabilities, model: SavedModel) -> Scores:
     """Return the probabilities of the heads that decide, with those of the heads that help to rank, if there are."""
-    classes = len(model.classes)
-    ce_probs = probs[:, classes:].astype(np.float32) if model.heads > 1 else None
+    ce_probs = probs[1] if model.heads > 1 else None
     return Scores(
-        np.ascontiguousarray(probs[:, :classes]),
+        probs[0],
         None,
         np.array(model.prior),
         model.beta,

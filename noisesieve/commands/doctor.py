@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tempfile
 from collections.abc import Iterable
@@ -26,9 +27,11 @@ from noisesieve.learn.plan import image_size, plan
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.near_duplicates import near_duplicates
 from noisesieve.report.schema import LOW_EVIDENCE
+from noisesieve.report.summarize import equal_contents
 from noisesieve.sources.containers import read_index
 
 SHOWN = 10  # examples of a finding
+COMPARED_SIDE = 32  # pixels that look-alikes are found by, at least
 FAR = 6.0  # deviations from the median beyond which a size is reported
 
 
@@ -65,7 +68,9 @@ def diagnose(settings: ScanSettings, *, session: Session) -> Diagnosis:
     device = processes.device.type
 
     def size_of(sides: Ints) -> int:
-        return image_size(settings.training, longest_sides=sides, device=device)
+        """Return the training size, or less where the images are smaller: nothing is trained on these pixels."""
+        wanted = image_size(settings.training, longest_sides=sides, device=device)
+        return min(wanted, max(COMPARED_SIDE, int(sides.max(initial=0))))
 
     with tempfile.TemporaryDirectory() as scratch, Decoder(settings.pixels, session) as decoder:
         file_facts = decoder.read(index, size_of)
@@ -86,7 +91,7 @@ def diagnose(settings: ScanSettings, *, session: Session) -> Diagnosis:
         *_alike(index, alike),
         *_sizes(index, file_facts),
     ]
-    classes = len({index.labels[row] for row in rows.tolist()})
+    classes = len(index.column("labels").take(rows).distinct())
     described, cost = _plan_and_cost(settings, file_facts, len(rows), classes, processes)
     return Diagnosis(
         data=str(settings.source.path),
@@ -114,8 +119,9 @@ def _plan_and_cost(
 
 
 def _finding(kind: str, text: str, items: Iterable[str], *, wrong: bool) -> list[Finding]:
-    listed = list(items)
-    return [Finding(kind, text, len(listed), wrong, listed[:SHOWN])] if listed else []
+    rest = iter(items)
+    shown = list(itertools.islice(rest, SHOWN))
+    return [Finding(kind, text, len(shown) + sum(1 for _ in rest), wrong, shown)] if shown else []
 
 
 def _unreadable(index: Index, file_facts: FileFacts) -> list[Finding]:
@@ -128,11 +134,10 @@ def _passed_over(index: Index) -> list[Finding]:
 
 
 def _classes(index: Index, file_facts: FileFacts) -> list[Finding]:
-    readable = file_facts.readable
-    counts: dict[str, int] = {}
-    for label, ok in zip(index.labels, readable.tolist(), strict=True):
-        counts[label] = counts.get(label, 0) + ok
-    names = sorted(counts, key=natural_key)
+    labels = index.column("labels")
+    names = sorted(labels.distinct(), key=natural_key)
+    found = np.bincount(labels.codes(names)[file_facts.readable], minlength=len(names))
+    counts = dict(zip(names, found.tolist(), strict=True))
     few = (f"{label} ({counts[label]})" for label in names if counts[label] < LOW_EVIDENCE)
     same = (" = ".join(map(repr, group)) for group in _same_names(names))
     one = ["a scan needs at least two classes"] if len(names) < 2 else []
@@ -171,13 +176,7 @@ def spellings(name: str) -> set[str]:
 
 
 def _same(index: Index, file_facts: FileFacts) -> list[Finding]:
-    groups: dict[str, list[int]] = {}
-    for row, (sha, readable) in enumerate(zip(file_facts.sha256, file_facts.readable.tolist(), strict=True)):
-        if sha is not None and readable:
-            groups.setdefault(sha, []).append(row)
-    several = [group for group in groups.values() if len(group) > 1]
-    conflicting = [group for group in several if len({index.labels[row] for row in group}) > 1]
-    plain = [group for group in several if len({index.labels[row] for row in group}) == 1]
+    plain, conflicting = equal_contents(file_facts.hashes, file_facts.readable, index.column("labels"))
     return [
         *_finding("two labels", "images under two labels", (_named(index, group) for group in conflicting), wrong=True),
         *_finding("duplicates", "images more than once", (_named(index, group) for group in plain), wrong=False),

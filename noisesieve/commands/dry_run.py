@@ -40,10 +40,10 @@ def _cached_features(recipe: Recipe, settings: ScanSettings, sample: FileFacts, 
         return 0.0
     root = settings.pixels.cache_dir or default_cache_dir()
     mean, std = (torch.tensor(values).tolist() for values in statistics)  # in float32, as they are used
-    contents = {sha for sha, ok in zip(sample.sha256, sample.readable.tolist(), strict=True) if ok and sha is not None}
+    hashes = sample.hashes.take(np.flatnonzero(sample.readable))
     files = depth_files(feature_folder(root, recipe, settings.pixels, device, (mean, std)), recipe)
-    missing = set().union(*(file.missing(contents) for file in files))
-    return 1.0 - len(missing) / max(1, len(contents))
+    missing = np.any([file.missing(hashes) for file in files], axis=0)
+    return 1.0 - float(missing.mean()) if len(missing) else 0.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def dry_run(settings: ScanSettings, *, session: Session | None = None) -> ScanPl
         if lost == len(sample):
             raise InputError(f"{settings.source.path}: no image can be read ({first}).", "Is --root right?")
         session.warn(f"{lost:,} of {len(sample):,} sampled images cannot be read, such as {first}.")
-    classes = len(set(index.labels))
+    classes = len(index.column("labels").distinct())
     sides, device = file_facts.longest_sides, processes.device
     recipe = plan(settings.training, rows=len(index), classes=classes, longest_sides=sides, device=device.type)
     cached = _cached_features(recipe, settings, file_facts, device)

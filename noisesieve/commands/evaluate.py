@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run, read_outcomes, rewrite_run, shows_images
 from noisesieve.commands._plant import evaluate_by_planting
@@ -17,7 +16,7 @@ from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.files import atomic_write
 from noisesieve.core.progress import Session
 from noisesieve.core.publish import unfinished_publication
-from noisesieve.core.records import Recalibration
+from noisesieve.core.records import Floats, Recalibration
 from noisesieve.core.run_lock import locked
 from noisesieve.decisions.resolve import Outcome
 from noisesieve.measure import truth
@@ -87,16 +86,16 @@ def _evaluate_with_decisions(
     rows, wrong = wrong_labels(report, outcomes)
     if not len(rows):
         raise InputError("The files have no decision on a usable image.", "Decide something first.")
-    now = report.table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
+    now = report.numbers("corruption_probability").astype(np.float64)
     # Rows that the scan already knew, trusted or decided, have a probability of 0 or 1, and keep it.
-    known = ~np.isnan(now) & ~report.table["trusted"].to_numpy(zero_copy_only=False)
+    known = ~np.isnan(now) & ~report.numbers("trusted")
     earlier = report.summary.recalibration
     before = now if earlier is None else np.where(known, undo_shift(now, earlier), now)
     usable = known[rows]
     recalibration = recalibrate(before[rows[usable]], wrong[usable])
     after = np.where(known, apply_shift(before, recalibration), now)
     if settings.update:
-        _update(report, pa.array(after, pa.float32(), from_pandas=True), recalibration, settings, session)
+        _update(report, after, recalibration, settings, session)
     return DecidedEvaluation(
         run=str(report.path.parent),
         judgement=judge(report, outcomes),
@@ -108,16 +107,15 @@ def _evaluate_with_decisions(
 
 
 def _update(
-    report: Report, probability: pa.Array, recalibration: Recalibration, settings: EvaluateSettings, session: Session
+    report: Report, probability: Floats, recalibration: Recalibration, settings: EvaluateSettings, session: Session
 ) -> None:
     """Write the corrected probabilities into report, summary and page. No verdict and no rank changes."""
-    place, folder = report.table.column_names.index("corruption_probability"), report.path.parent
-    table = report.table.set_column(place, report.table.schema.field(place), probability)
+    folder = report.path.parent
     page = folder / "review.html"
     shown = page.exists()
     with locked(folder):
         RunFolder(folder).recover()
-        changed = rewrite_run(report, table, recalibration=recalibration)
+        changed = rewrite_run(report, "corruption_probability", probability, recalibration=recalibration)
     if shown:
         index, shows = index_of_run(report, settings.moved), shows_images(report, settings.moved)
         request = PageRequest(changed, index, ReviewSettings.min_probability, shows=shows)

@@ -108,12 +108,12 @@ class Explanation:
     @classmethod
     def of_row(cls, report: Report, row: int) -> Explanation:
         """Read what the report has of a row."""
-        values = report.table.slice(row, 1).to_pylist()[0]
+        values = report.take(np.array([row])).to_pylist()[0]
         scores = RowScores(**{item.name: values[item.name] for item in fields(RowScores)})
         return cls(
             **{name: values[name] for name in ("row", "id", "path", "label", "status", "verdict")},
             scores=None if values["margin"] is None else scores,
-            of=len(report.table) - report.table["rank"].null_count,
+            of=len(report) - report.column("rank").null_count,
             low_evidence=values["low_evidence"],
             sha256=values["sha256"],
             beta=report.facts.beta,
@@ -185,11 +185,11 @@ def margin_history_of(report: Report, row: int) -> MarginHistory | None:
 
 def nearest_clean_images(report: Report, index: Index, row: int, session: Session) -> list[SimilarImages]:
     """Return the most similar clean images of the given and of the suggested class, by the network's features."""
-    labels, verdicts = np.array(report.table["label"].to_pylist(), dtype=object), report.verdicts
-    facts = report.table.slice(row, 1).to_pylist()[0]
+    labels, clean = report.texts("label"), report.verdicts == "clean"
+    facts = report.take(np.array([row]), "label", "suggested_label", "top_labels").to_pylist()[0]
     other = facts["suggested_label"] or next((label for label in facts["top_labels"] if label != facts["label"]), None)
     groups = {
-        label: np.flatnonzero((labels == label) & (verdicts == "clean") & (np.arange(len(labels)) != row))
+        label: np.flatnonzero((labels.codes([label]) == 0) & clean & (np.arange(len(labels)) != row))
         for label in (facts["label"], other)
         if label is not None
     }
@@ -206,11 +206,11 @@ def nearest_clean_images(report: Report, index: Index, row: int, session: Sessio
         session.warn("The image is missing or changed since the run: no similar images.")
         return []
     similarity = dict(zip(rows.tolist(), (features @ features[0]).tolist(), strict=True))
-    ids = report.table["id"].to_pylist()
 
     def nearest(candidates: Ints) -> list[SimilarImage]:
-        known = sorted((r for r in candidates.tolist() if r in similarity), key=lambda r: -similarity[r])
-        return [SimilarImage(ids[r], round(similarity[r], 4)) for r in known[:NEAREST]]
+        known = sorted((r for r in candidates.tolist() if r in similarity), key=lambda r: -similarity[r])[:NEAREST]
+        ids = report.take(np.array(known, dtype=np.int64), "id")["id"].to_pylist()
+        return [SimilarImage(name, round(similarity[r], 4)) for name, r in zip(ids, known, strict=True)]
 
     return [SimilarImages(label, nearest(candidates)) for label, candidates in chosen.items()]
 
@@ -226,11 +226,9 @@ def _computed_features(report: Report, index: Index, rows: Ints, session: Sessio
         decoded = decoder.decode(part, file_facts, size=model.image_size, scratch=Path(scratch))
         loader = BatchLoader(decoded.pixels, torch.device("cpu"), statistics=model.statistics)
         features = normalize(embed(model.network, loader, len(decoded.rows), flip=False), dim=1)
-    before = report.table["sha256"].to_pylist()
+    before = report.take(order, "sha256")["sha256"].to_pylist()
     position = {
-        int(order[i]): place
-        for place, i in enumerate(decoded.rows.tolist())
-        if file_facts.sha256[i] == before[int(order[i])]
+        int(order[i]): place for place, i in enumerate(decoded.rows.tolist()) if file_facts.sha256[i] == before[i]
     }
     known = [row for row in rows.tolist() if row in position]
     return np.array(known, dtype=np.int64), features[[position[row] for row in known]]

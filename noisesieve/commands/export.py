@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow.compute as pc
 
 from noisesieve import __version__
 from noisesieve.commands._open_run import (
@@ -23,7 +22,7 @@ from noisesieve.core.files import atomic_output
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Index
 from noisesieve.exports.formats import EXPORTS
-from noisesieve.exports.job import ExportFormat, ExportJob, ImageChanged, select_rows
+from noisesieve.exports.job import ExportFormat, ExportJob, ImageChanged, chosen_rows, select_rows
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.fetch import fetch
 from noisesieve.pixels.image import Unreadable
@@ -52,16 +51,16 @@ def export(run: Path, settings: ExportSettings, *, session: Session) -> Exported
     refuse_output_in_dataset(report, out, settings.moved)
     if kind.folder and out.suffix.lower() in (".json", ".xml", *TABLE_SUFFIXES):
         raise UsageError(f"-o {out}: --to {settings.to} writes a folder.", "Leave the extension out.")
-    chosen = select_rows(report, only=settings.only, top=settings.top, min_probability=settings.min_probability)
+    rows = select_rows(report, only=settings.only, top=settings.top, min_probability=settings.min_probability)
     if kind.images:
-        chosen = chosen.filter(pc.equal(chosen["status"], "ok"))
-    if len(chosen) == 0:
+        rows = rows[report.texts("status").codes(["ok"])[rows] == 0]
+    if len(rows) == 0:
         raise InputError(
             f"{report.path.parent}: no rows to export with these options.", "Lower --min-probability, or --only all."
         )
     with atomic_output(out, folder=kind.folder, force=settings.force) as target:
         job = ExportJob(
-            table=chosen,
+            chosen=chosen_rows(report, rows),
             classes=report.facts.classes,
             out=target,
             shown=out,
@@ -80,7 +79,7 @@ def export(run: Path, settings: ExportSettings, *, session: Session) -> Exported
         result = kind.write(job)
     notes = result.notes
     if settings.only == "corrupted" and settings.min_probability is None:
-        unlikely = len(report.corrupted) - len(report.suspects(MIN_PROBABILITY))
+        unlikely = len(report.suspect_rows(0.0)) - len(report.suspect_rows(MIN_PROBABILITY))
         if unlikely:
             less = f"less than {MIN_PROBABILITY:.0%}: --min-probability 0 exports them too"
             notes = [*notes, f"{unlikely:,} more {'is' if unlikely == 1 else 'are'} flagged, but wrong with {less}."]

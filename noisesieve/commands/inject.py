@@ -11,13 +11,13 @@ import numpy as np
 
 from noisesieve import noise
 from noisesieve.commands.measure_settings import InjectSettings
+from noisesieve.core.columns import Texts
 from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bools, Bytes, Index, Ints
 from noisesieve.core.text import natural_key
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.pixel_settings import PixelSettings
-from noisesieve.report.build_table import class_codes
 from noisesieve.sources.containers import read_index
 from noisesieve.sources.write_table import table_kind, write_index
 
@@ -61,7 +61,8 @@ def inject(settings: InjectSettings, *, session: Session | None = None) -> tuple
         seed=settings.seed,
         session=session,
     )
-    root = write_index(index, settings.source, settings.output, labels=planted.labels, truth=index.labels)
+    labels = Texts(planted.labels)
+    root = write_index(index, settings.source, settings.output, labels=labels, truth=index.column("labels"))
     return planted, root
 
 
@@ -86,8 +87,8 @@ def plant_noise(
     session: Session,
 ) -> PlantedNoise:
     """Flip labels of an index with symmetric, asymmetric or instance-dependent noise."""
-    classes = sorted(set(index.labels), key=natural_key)
-    before = class_codes(index.labels, classes)
+    classes = sorted(index.column("labels").distinct(), key=natural_key)
+    before = index.column("labels").codes(classes)
     if len(classes) > MOST_CLASSES:
         raise InputError(f"{len(classes):,} classes: too many to plant noise into.", "Is --label-column right?")
     rng = np.random.default_rng(seed)

@@ -8,7 +8,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
-import pyarrow as pa
 
 from noisesieve.commands._open_run import (
     index_of_run,
@@ -72,7 +71,7 @@ def review(run: Path, settings: ReviewSettings, *, session: Session) -> ReviewRe
     with Decoder(pixel_settings_of_run(report), session) as decoder:
         suspects = write_review(request, page, decoder, session)
     probed = 0 if sample is None else len(sample)
-    return ReviewResult(page, suspects, min(settings.limit, suspects), len(report.corrupted), probed)
+    return ReviewResult(page, suspects, min(settings.limit, suspects), len(report.suspect_rows(0.0)), probed)
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def write_review(request: PageRequest, page: Path, decoder: Decoder, session: Se
     An image that changed since the run, or is outside the dataset, is not shown.
     """
     report, index, sample = request.report, request.index, request.sample
-    suspects = report.suspects(request.min_probability)["row"].to_numpy()
+    suspects = report.suspect_rows(request.min_probability)
     first: Ints = np.zeros(0, dtype=np.int64) if sample is None else sample
     rows: Ints = np.concatenate((first, suspects[: request.limit][~np.isin(suspects[: request.limit], first)]))
     earlier = decided_rows(report)[:EARLIER]
@@ -159,7 +158,7 @@ def _thumbnails(request: PageRequest, rows: list[int], longest: int, decoder: De
     report, index = request.report, request.index
     if not request.shows or not rows:
         return {}
-    paths = report.table["path"].take(rows).to_pylist()
+    paths = report.take(np.array(rows, dtype=np.int64), "path")["path"].to_pylist()
     inside = [
         row for row, path in zip(rows, paths, strict=True) if index.locate(row).file and not leads_out(path or "")
     ]
@@ -167,7 +166,7 @@ def _thumbnails(request: PageRequest, rows: list[int], longest: int, decoder: De
     images = decoder.thumbnails(
         index,
         np.array(inside, dtype=np.int64),
-        sha256=report.table["sha256"].take(pa.array(inside, pa.int64())).to_pylist() if scanned else None,
+        sha256=report.take(np.array(inside, dtype=np.int64), "sha256")["sha256"].to_pylist() if scanned else None,
         longest=longest,
         training_size=report.summary.training.recipe.image_size,
         decoded=request.decoded,

@@ -6,12 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from noisesieve.commands._open_run import read_outcomes
 from noisesieve.commands.command_settings import WaiveSettings
 from noisesieve.core.errors import InputError
 from noisesieve.core.progress import Session
 from noisesieve.report.report import Report, find_rows, read_report
 from noisesieve.report.waivers import Waiver, add_waivers, waiver_of
+
+NEEDED = ("row", "id", "path", "label", "verdict", "status", "sha256")  # columns
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,8 @@ def waive(source: Path, names: Sequence[str], settings: WaiveSettings, *, sessio
     """Add waivers for these rows of a run, or of a report that `check` wrote, and for rows that people kept."""
     report = read_report(source)
     kept = _kept(report, settings, session)
-    rows = report.table.take(list(dict.fromkeys([*find_rows(report, names), *kept]))).to_pylist()
+    wanted = list(dict.fromkeys([*find_rows(report, names), *kept]))
+    rows = report.take(np.array(wanted, dtype=np.int64), *NEEDED).to_pylist()
     for row in rows:
         if row["status"] != "ok":
             raise InputError(f"{row['id']}: cannot be read ({row['status']}), so it cannot have been reviewed.")

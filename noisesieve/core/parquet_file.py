@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -44,14 +46,66 @@ def _text_columns(opened: pq.ParquetFile) -> list[str]:
 
 def read_parquet(file: Path, columns: Sequence[str] | None = None) -> tuple[pa.Table, pa.Schema]:
     """Return some columns, or all, and the file's whole schema. Raises TooLarge, OSError or ArrowException."""
-    with open_packed(file) as opened:
-        schema = pq.read_schema(file)
-        chosen = [name for name in schema.names if columns is None or name in columns]
-        rows, budget = opened.metadata.num_rows, memory_budget(os.path.getsize(file))
-        need = ROW_BYTES * rows + _stored_bytes(opened, set(chosen))
-        if need > budget:
-            raise TooLarge(f"{rows:,} rows would take {need / 2**30:,.1f} GiB")
-        return _unpacked(opened.read(chosen), schema, budget, lambda name: pq.read_table(file, columns=[name])), schema
+    with ParquetTable(file) as table:
+        return table.read(columns), table.schema
+
+
+class ParquetTable:
+    """An open Parquet file, read by columns and by rows. Raises TooLarge, OSError or ArrowException."""
+
+    def __init__(self, file: Path) -> None:
+        self._packed = open_packed(file)
+        self._plain = pq.ParquetFile(file)
+        self.schema: pa.Schema = self._plain.schema_arrow
+        self._budget = memory_budget(os.path.getsize(file))
+        sizes = [self._plain.metadata.row_group(group).num_rows for group in range(self._plain.num_row_groups)]
+        self._starts = np.cumsum([0, *sizes])
+
+    def __enter__(self) -> ParquetTable:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._packed.close()
+        self._plain.close()
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return all rows."""
+        chosen = [name for name in self.schema.names if columns is None or name in columns]
+        need = ROW_BYTES * len(self) + _stored_bytes(self._packed, set(chosen))
+        if need > self._budget:
+            raise TooLarge(f"{len(self):,} rows would take {need / 2**30:,.1f} GiB")
+        groups, left = [], self._budget
+        for number in range(len(self._starts) - 1):
+            groups.append(self._group(number, chosen, left))
+            left -= groups[-1].nbytes
+        empty = pa.schema([self.schema.field(name) for name in chosen], metadata=self.schema.metadata).empty_table()
+        return pa.concat_tables(groups) if groups else empty
+
+    def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """Yield the rows, one row group at a time."""
+        chosen = [name for name in self.schema.names if columns is None or name in columns]
+        for number in range(len(self._starts) - 1):
+            yield self._group(number, chosen, self._budget)
+
+    def take(self, rows: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
+        """Return some rows, in their order. Only the row groups that they are in are read."""
+        chosen = [name for name in self.schema.names if columns is None or name in columns]
+        order = np.argsort(rows, kind="stable")
+        number = np.searchsorted(self._starts, rows[order], side="right") - 1
+        parts = [self._group(0, chosen, self._budget).slice(0, 0) if len(self) else self.read(columns)]
+        for group in np.unique(number).tolist():
+            own = rows[order][number == group] - self._starts[group]
+            parts.append(self._group(group, chosen, self._budget).take(pa.array(own)))
+        back = np.empty(len(rows), dtype=np.int64)
+        back[order] = np.arange(len(rows))
+        return pa.concat_tables(parts).take(pa.array(back))
+
+    def _group(self, number: int, columns: list[str], budget: int) -> pa.Table:
+        again = functools.partial(_one_column, self._plain, number)
+        return _unpacked(self._packed.read_row_group(number, columns), self.schema, budget, again)
 
 
 def read_row_groups(file: str | Path, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:

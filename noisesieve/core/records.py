@@ -5,8 +5,9 @@ Index and FileFacts have one entry per row; Pixels, Scores and Verdicts have one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -14,9 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from noisesieve.core.columns import Hashes, Texts
+
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
+Probabilities = npt.NDArray[np.float32]  # (N, K): computed with in float64, block by block
 Bytes = npt.NDArray[np.uint8]
 DECIDED_COLUMN = "noisesieve_decided"  # of a user's table: how `apply` remembers what people decided
 
@@ -35,40 +39,51 @@ class ImageLocation:
 
 @dataclass(frozen=True)
 class Index:
-    """The dataset as the user stores it: one entry per row, in a stable order."""
+    """The dataset as the user stores it: one entry per row, in a stable order. Lists of texts become columns."""
 
     name: str
     kind: str  # a key of SOURCES
     root: Path
-    ids: list[str]
-    paths: list[str | None]  # relative to the root, escaped; None where the image is embedded
-    labels: list[str]
+    ids: Sequence[str]
+    paths: Sequence[str | None]  # relative to the root, escaped; None where the image is embedded
+    labels: Sequence[str]
     locate: Callable[[int], ImageLocation]
     lines: Ints | None = None  # line in the table, counted from 1
-    splits: list[str] | None = None
+    splits: Sequence[str] | None = None
     trusted: Bools | None = None
     carried: pa.Table | None = None  # the user's other columns; copied to the report, never read by training
     label_column: str = "label"
     notes: list[str] = field(default_factory=list)  # messages about skipped files
     warnings: list[str] = field(default_factory=list)  # about what is probably a mistake
 
+    def __post_init__(self) -> None:
+        for name in ("ids", "paths", "labels", "splits"):
+            values = getattr(self, name)
+            if values is not None and not isinstance(values, Texts):
+                object.__setattr__(self, name, Texts(values, few=name in ("labels", "splits")))
+
     def __len__(self) -> int:
         return len(self.ids)
 
+    def column(self, name: str) -> Texts:
+        """Return ids, paths, labels or splits as a column."""
+        values = getattr(self, name)
+        assert isinstance(values, Texts)
+        return values
+
     def take(self, rows: Ints) -> Index:
         """Return the index of these rows, in this order."""
-        picked = rows.tolist()
         locate = self.locate
         return Index(
             name=self.name,
             kind=self.kind,
             root=self.root,
-            ids=[self.ids[i] for i in picked],
-            paths=[self.paths[i] for i in picked],
-            labels=[self.labels[i] for i in picked],
-            locate=lambda i: locate(picked[i]),
+            ids=self.column("ids").take(rows),
+            paths=self.column("paths").take(rows),
+            labels=self.column("labels").take(rows),
+            locate=lambda i: locate(int(rows[i])),
             lines=None if self.lines is None else self.lines[rows],
-            splits=None if self.splits is None else [self.splits[i] for i in picked],
+            splits=None if self.splits is None else self.column("splits").take(rows),
             trusted=None if self.trusted is None else self.trusted[rows],
             carried=None if self.carried is None else self.carried.take(pa.array(rows)),
             label_column=self.label_column,
@@ -81,14 +96,37 @@ class Index:
 class FileFacts:
     """The result of reading each file without decoding it: content hash, size from the header, and status."""
 
-    sha256: list[str | None]
-    status: list[str]  # "ok", or the reason this row cannot be read
+    sha256: Sequence[str | None]
+    status: Sequence[str]  # "ok", or the reason this row cannot be read
     width: Ints
     height: Ints
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.sha256, Hashes):
+            object.__setattr__(self, "sha256", Hashes(self.sha256))
+        if not isinstance(self.status, Texts):
+            object.__setattr__(self, "status", Texts(self.status, few=True))
+
     @property
+    def hashes(self) -> Hashes:
+        """The content hashes as a column."""
+        assert isinstance(self.sha256, Hashes)
+        return self.sha256
+
+    @functools.cached_property
     def readable(self) -> Bools:
-        return np.array([status == "ok" for status in self.status], dtype=np.bool_)
+        assert isinstance(self.status, Texts)
+        readable: Bools = self.status.codes(["ok"]) == 0
+        return readable
+
+    def with_status(self, failed: Mapping[str, str]) -> FileFacts:
+        """Return the facts with another status for some contents, by their hash."""
+        if not failed:
+            return self
+        status = list(self.status)
+        for row in np.flatnonzero(self.hashes.is_in(Hashes(failed))).tolist():
+            status[row] = failed[str(self.sha256[row])]
+        return replace(self, status=status)
 
     @property
     def longest_sides(self) -> Ints:
@@ -139,7 +177,7 @@ class RankModel:
 class Scores:
     """The result of training: class probabilities of every readable row, and the history of the training."""
 
-    probs: Floats  # (N, K), averaged over the views and epochs that count
+    probs: Probabilities  # (N, K), averaged over the views and epochs that count
     flagged_epochs: Floats | None  # (N,) share of the sieve epochs in which the row was dropped; None: no training
     prior: Floats  # (K,)
     beta: float
@@ -152,9 +190,9 @@ class Scores:
     out_of_fold: bool = False  # True: every row was scored by heads that were not trained on it
     sieve_eps: float | None = None  # the floor of the verdict, if it was chosen from these scores
     noise_model: NoiseModel | None = None  # what was fitted to choose it
-    ce_probs: npt.NDArray[np.float32] | None = None  # (N, K) of cross-entropy heads, for the rank alone
+    ce_probs: Probabilities | None = None  # (N, K) of cross-entropy heads, for the rank alone
     rank_model: RankModel | None = None  # what ranks; None: fitted to these scores, if they are out of fold
-    margin_history: npt.NDArray[np.float32] | None = None  # (E, N) margins of the last E scoring passes
+    margin_history: Sequence[npt.NDArray[np.float32]] | None = None  # (N,) margins of each of the last scoring passes
 
 
 @dataclass(frozen=True)

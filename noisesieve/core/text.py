@@ -36,8 +36,9 @@ IMAGE_EXTENSIONS = frozenset(
     ]
 )
 _ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2})")
-_QUOTED = re.compile(r'[",;\t\r\n]')
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")  # text that a spreadsheet would run, with or without our own quotes
+QUOTED = r'[",;\t\r\n]'  # in a CSV cell: it is quoted
+FORMULA = r"^'*[=+\-@\t\r\n]"  # text that a spreadsheet would run, with or without our own quotes
+_QUOTED, _FORMULA = re.compile(QUOTED), re.compile(FORMULA)
 _CI_COMMAND = re.compile(r"::(?=[A-Za-z])|##(?=\w*\[)")  # a line of a table may break before it
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³])(\.|$)", re.IGNORECASE)  # on Windows
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

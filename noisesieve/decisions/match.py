@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
+from noisesieve.core.columns import HASH, Hashes, Texts
 from noisesieve.core.errors import InputError
 from noisesieve.core.progress import Session
 from noisesieve.core.records import DECIDED_COLUMN, FileFacts, Index
@@ -27,10 +29,13 @@ def find_decisions(
     A decision with a SHA-256 and a given label holds for every row with this content and this label, wherever the file
     is now. Other decisions hold for the row with their id or path. Those on other images are counted and passed over.
     """
-    rows, known = _Rows(index, file_facts), {*index.labels, *classes}
+    entries = [entry for file in files for entry in read_decisions(file).decisions]
     decided = dict(_in_table(index, file_facts, session))
+    if not entries and not decided:
+        return {}
+    rows, known = _Rows(index, file_facts, entries), {*index.column("labels").distinct(), *classes}
     before, unknown, conflicts = len(decided), 0, []
-    for entry in (entry for file in files for entry in read_decisions(file).decisions):
+    for entry in entries:
         if entry.untouched or (entry.exported and entry.label == entry.given):
             continue  # our own export, not edited
         matched = rows.of(entry)
@@ -65,13 +70,11 @@ def _in_table(index: Index, file_facts: FileFacts, session: Session) -> Iterator
         return
     changed = 0
     try:
-        texts = carried[DECIDED_COLUMN].cast(pa.string()).to_pylist()
+        marks = Texts(carried[DECIDED_COLUMN].cast(pa.string()))
     except pa.ArrowException as error:
         raise InputError(f"The column {DECIDED_COLUMN!r} is not text.", "Rename it: `apply` writes it.") from error
-    for row, text in enumerate(texts):
-        if not text:
-            continue
-        mark = DecisionMark.from_text(text)
+    for row in np.flatnonzero(~marks.missing & (marks.codes([""]) < 0)).tolist():
+        mark = DecisionMark.from_text(marks[row])
         if mark is None or mark.key != decision_key(file_facts.sha256[row], index.labels[row]):
             changed += 1
             continue
@@ -92,14 +95,19 @@ def _people(entries: Iterable[Decision]) -> str:
 
 
 class _Rows:
-    """The rows of a dataset, by content and label, by id, and by path."""
+    """The rows of a dataset that decisions may mean: by content and label, by id, and by path."""
 
-    def __init__(self, index: Index, file_facts: FileFacts) -> None:
+    def __init__(self, index: Index, file_facts: FileFacts, entries: Sequence[Decision]) -> None:
         self.labels = index.labels
         self.by_content: dict[tuple[str | None, str], list[int]] = {}
         self.by_name: dict[str, list[int]] = {}
-        for row, (name, path, label) in enumerate(zip(index.ids, index.paths, index.labels, strict=True)):
-            self.by_content.setdefault((file_facts.sha256[row], label), []).append(row)
+        names = {name for entry in entries for _, name in entry.names}
+        names |= {unguard_cell(name) for name in names}
+        hashes = [entry.sha256 for entry in entries if entry.sha256 is not None and HASH.fullmatch(entry.sha256)]
+        named = index.column("ids").is_in(names) | index.column("paths").is_in(names)
+        for row in np.flatnonzero(file_facts.hashes.is_in(Hashes(hashes)) | named).tolist():
+            name, path = index.ids[row], index.paths[row]
+            self.by_content.setdefault((file_facts.sha256[row], index.labels[row]), []).append(row)
             for text in {name, path or name}:
                 self.by_name.setdefault(text, []).append(row)
 

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
+from noisesieve.core.columns import Texts
 from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.text import unguard_cell
 from noisesieve.decisions.read import Decision
@@ -45,7 +47,7 @@ def resolve(
 
     Unknown rows, unknown classes, contradictions and stale decisions are refused, and all of them are named.
     """
-    known = _RunRows(report, root)
+    known = _RunRows(report, root, decisions)
     unchanged = 0
     invalid: list[str] = []
     stale: list[str] = []
@@ -83,19 +85,20 @@ class _StaleDecision(Exception):
 class _RunRows:
     """The rows of a run, by id and by path, for checking decisions."""
 
-    def __init__(self, report: Report, root: Path) -> None:
-        table = report.table
+    def __init__(self, report: Report, root: Path, entries: Sequence[Decision]) -> None:
         self.root = os.path.abspath(root)
-        self.ids: list[str] = table["id"].to_pylist()
-        self.labels: list[str] = table["label"].to_pylist()
-        self.hashes = table["sha256"].to_pylist()
-        self.suggested = table["suggested_label"].to_pylist()
-        self.classes = set(report.facts.classes) | set(self.labels)
-        self.by_id = {name: {row} for row, name in enumerate(self.ids)}
+        self.ids, paths = report.texts("id"), report.texts("path")
+        self.labels = Texts(report.column("label"), few=True)
+        self.classes = set(report.facts.classes) | set(self.labels.distinct())
+        names = {text for entry in entries for _, name in entry.names for text in self._spellings(name)}
+        self.by_id = {str(self.ids[row]): {row} for row in np.flatnonzero(self.ids.is_in(names)).tolist()}
         self.by_path: dict[str, set[int]] = {}
-        for row, path in enumerate(table["path"].to_pylist()):
-            if path is not None:
-                self.by_path.setdefault(path, set()).add(row)
+        for row in np.flatnonzero(paths.is_in(names)).tolist():
+            self.by_path.setdefault(str(paths[row]), set()).add(row)
+        meant = sorted({row for rows in (*self.by_id.values(), *self.by_path.values()) for row in rows})
+        facts = report.take(np.array(meant, dtype=np.int64), "sha256", "suggested_label")
+        self.hashes = dict(zip(meant, facts["sha256"].to_pylist(), strict=True))
+        self.suggested = dict(zip(meant, facts["suggested_label"].to_pylist(), strict=True))
 
     def outcome(self, entry: Decision, *, new_classes: bool) -> Outcome:
         row = self._row(entry)
@@ -138,15 +141,14 @@ class _RunRows:
 
     def _rows(self, kind: str, name: str, guarded: bool) -> set[int] | None:
         tables = (self.by_id,) if kind == "id" else (self.by_path, self.by_id)
-        plain = unguard_cell(name)
-        spellings = [plain] if guarded else [name, plain, *self._other_spellings(name)]
+        spellings = [unguard_cell(name)] if guarded else self._spellings(name)
         return next((table[text] for text in spellings for table in tables if text in table), None)
 
-    def _other_spellings(self, name: str) -> list[str]:
-        """Return other spellings of a path: absolute, with a leading dot, or with backslashes."""
+    def _spellings(self, name: str) -> list[str]:
+        """Return the spellings of a name: as it is, unguarded, and as a path with a leading dot or backslashes."""
         slashed = name.replace("\\", "/")
         inside = os.path.relpath(name, self.root) if os.path.isabs(name) else os.path.normpath(slashed)
-        return [slashed, inside]
+        return [name, unguard_cell(name), slashed, inside]
 
     def _label(self, entry: Decision) -> str | None:
         if entry.label is None or (not entry.guarded and entry.label in self.classes):
@@ -156,10 +158,11 @@ class _RunRows:
 
 def accept_above(report: Report, min_probability: float, decided: set[int]) -> dict[int, Outcome]:
     """Return the suggestions for undecided suspects whose label is wrong with at least this probability."""
-    suspects = report.corrupted
+    suspects = report.suspects(min_probability, "row", "suggested_label", "corruption_probability")
     columns = (suspects[name].to_pylist() for name in ("row", "suggested_label", "corruption_probability"))
+    source = f"accept-above {min_probability:g}"
     return {
-        row: Outcome(row, label, "accept (automatic)", f"accept-above {min_probability:g}", "noisesieve", "", "")
+        row: Outcome(row, label, "accept (automatic)", source, "noisesieve", "", "")
         for row, label, probability in zip(*columns, strict=True)
         if label is not None and probability >= min_probability and row not in decided
     }
@@ -168,19 +171,21 @@ def accept_above(report: Report, min_probability: float, decided: set[int]) -> d
 def decided_before(report: Report, decided: set[int]) -> dict[int, Outcome]:
     """Return the decisions that the run itself was scanned with, except on rows that are decided anew."""
     names = ("row", "decided_label", "decided", "decided_by", "decided_at")
-    rows = zip(*(report.table[name].to_pylist() for name in names), strict=True)
+    there = np.flatnonzero(report.column("decided").is_valid().to_numpy())
+    rows = report.take(there, *names)
     return {
         row: Outcome(row, label, word, "an earlier decision", by or "", at or "", "the run")
-        for row, label, word, by, at in rows
-        if word is not None and row not in decided
+        for row, label, word, by, at in zip(*(rows[name].to_pylist() for name in names), strict=True)
+        if row not in decided
     }
 
 
 def audit_table(report: Report, outcomes: dict[int, Outcome]) -> pa.Table:
     """Return the audit log: one line per decided row, in the order of the dataset."""
     rows = sorted(outcomes)
-    part = report.table.take(pa.array(rows, pa.int64()))
     kept = [outcomes[row] for row in rows]
+    names = ("id", "path", "label", "margin", "corruption_probability", "sha256")
+    part = report.take(np.array(rows, dtype=np.int64), *names)
     return pa.table(
         {
             "id": part["id"],

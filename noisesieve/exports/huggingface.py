@@ -39,7 +39,7 @@ def write(job: ExportJob) -> ExportResult:
 
 def _schema(job: ExportJob) -> pa.Schema:
     """Return the columns, with Hugging Face's own description of them in the metadata."""
-    names = ["file_name", *(name for name in COLUMNS if name in job.table.column_names)]
+    names = ["file_name", *(name for name in COLUMNS if name in job.chosen.names)]
     kinds = {name: NUMBERS.get(name, pa.int64() if name == "label" else pa.string()) for name in names}
     features: dict[str, Document] = {name: {"dtype": WORDS[kind], "_type": "Value"} for name, kind in kinds.items()}
     features["label"] = {"names": _classes(job), "_type": "ClassLabel"}

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from noisesieve.core.errors import InputError
 from noisesieve.core.files import Json
+from noisesieve.core.records import Ints
 from noisesieve.core.text import without_xml_control
 from noisesieve.report.report import Report
 from noisesieve.report.report_settings import MIN_PROBABILITY
@@ -32,10 +33,24 @@ class ExportResult:
 
 
 @dataclass(frozen=True)
+class ChosenRows:
+    """Rows of a report with all its columns, read a row group at a time."""
+
+    count: int
+    names: list[str]  # of the columns
+    blocks: Callable[[], Iterator[pa.Table]]
+
+    @classmethod
+    def of_table(cls, table: pa.Table) -> ChosenRows:
+        """Return rows that are in memory."""
+        return cls(len(table), table.column_names, lambda: iter([table]))
+
+
+@dataclass(frozen=True)
 class ExportJob:
     """The rows to export. `out` is the file, or the empty folder, that the format fills; it is renamed to `shown`."""
 
-    table: pa.Table  # the report's columns
+    chosen: ChosenRows
     classes: list[str]
     out: Path
     shown: Path
@@ -48,14 +63,20 @@ class ExportJob:
     image_prefix: str | None = None  # of Label Studio's images; None: its own disk
 
     @cached_property
+    def table(self) -> pa.Table:
+        """All rows at once, as Arrow has them."""
+        return pa.concat_tables(self.chosen.blocks())
+
+    @cached_property
     def rows(self) -> list[Json]:
         """All rows at once, for formats that need every row in memory."""
         return list(self.stream())
 
     def stream(self) -> Iterator[Json]:
         """Yield the rows, with few of them in memory at a time."""
-        for batch in self.table.to_batches(BLOCK):
-            yield from batch.to_pylist()
+        for block in self.chosen.blocks():
+            for batch in block.to_batches(BLOCK):
+                yield from batch.to_pylist()
 
 
 @dataclass(frozen=True)
@@ -68,18 +89,25 @@ class ExportFormat:
     images: str = ""  # "", "files", "sizes" (files with their size) or "bytes"
 
 
-def select_rows(report: Report, *, only: str, top: int | None, min_probability: float | None) -> pa.Table:
+def select_rows(report: Report, *, only: str, top: int | None, min_probability: float | None) -> Ints:
     """Return the chosen rows: suspects by rank; clean rows or all rows in the dataset's order, by rank with `top`."""
     if only == "corrupted":
-        table = report.suspects(MIN_PROBABILITY if min_probability is None else min_probability)
+        rows = report.suspect_rows(MIN_PROBABILITY if min_probability is None else min_probability)
     else:
-        table = report.table if only == "all" else report.table.filter(pa.array(report.verdicts == "clean"))
+        rows = np.arange(len(report)) if only == "all" else np.flatnonzero(report.verdicts == "clean")
     if min_probability is not None and only != "corrupted":
-        probability = table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
-        table = table.filter(pa.array(probability >= min_probability))  # false for rows without a score (NaN)
+        rows = rows[report.numbers("corruption_probability").astype(np.float64)[rows] >= min_probability]  # no NaN
     if top is not None:
-        table = table.sort_by("rank").slice(0, top)  # rows without a rank come last
-    return table
+        rank = np.nan_to_num(report.numbers("rank").astype(np.float64)[rows], nan=np.inf)  # without a rank: last
+        rows = rows[np.argsort(rank, kind="stable")[:top]]
+    return rows
+
+
+def chosen_rows(report: Report, rows: Ints) -> ChosenRows:
+    """Return some rows of a report. All or most of them in order are never in memory together."""
+    if (np.diff(rows) > 0).all():
+        return ChosenRows(len(rows), report.column_names, lambda: report.take_blocks(rows))
+    return ChosenRows.of_table(report.take(rows))
 
 
 def best_label(row: Json) -> tuple[str, float | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -43,24 +42,24 @@ class BatchCounts:
 
 def count_batch(report: Report, min_probability: float) -> BatchCounts:
     """Count the rows of a report; `corrupted` are flagged rows that are wrong with at least this probability."""
-    table, verdicts = report.table, report.verdicts
-    labels = np.array(table["label"].to_pylist(), dtype=object)
-    waived = table["waived"].to_numpy(zero_copy_only=False)
-    scored = (verdicts == "clean") | (verdicts == "corrupted")
+    verdicts, waived = report.verdicts, report.numbers("waived")
+    labels = report.texts("label")
+    names = sorted(labels.distinct(), key=natural_key)
+    codes, scored = labels.codes(names), (verdicts == "clean") | (verdicts == "corrupted")
     suspect = report.is_suspect(min_probability)
-    totals, hits = Counter(labels[scored].tolist()), Counter(labels[suspect].tolist())
+    totals, hits, unknown = (
+        np.bincount(codes[rows], minlength=len(names)).tolist() for rows in (scored, suspect, verdicts == "unknown")
+    )
     return BatchCounts(
-        examples=len(table),
+        examples=len(report),
         scored=int(scored.sum()),
         flagged=int(((verdicts == "corrupted") & ~waived).sum()),
         corrupted=int(suspect.sum()),
         waived=int(((verdicts == "corrupted") & waived).sum()),
         unreadable=int((verdicts == "unreadable").sum()),
-        in_training=int(table["in_training"].to_numpy(zero_copy_only=False).sum()),
-        unknown=dict(
-            sorted(Counter(labels[verdicts == "unknown"].tolist()).items(), key=lambda item: natural_key(item[0]))
-        ),
-        classes={label: (hits[label], totals[label]) for label in sorted(totals, key=natural_key)},
+        in_training=int(report.numbers("in_training").sum()),
+        unknown={label: count for label, count in zip(names, unknown, strict=True) if count},
+        classes={label: (hits[code], totals[code]) for code, label in enumerate(names) if totals[code]},
     )
 
 
@@ -188,12 +187,12 @@ class Suspect:
 
 def rates_by_group(report: Report, column: str, min_probability: float) -> list[GroupRate]:
     """Return the rate of suspects by value of a column, such as annotator; the highest lower bound first."""
-    table, verdicts = report.table, report.verdicts
-    names, codes = code_values(table[column])
+    verdicts = report.verdicts
+    names, codes = code_values(report.column(column))
     scored, suspect = (verdicts == "clean") | (verdicts == "corrupted"), report.is_suspect(min_probability)
     totals = np.bincount(codes[scored], minlength=len(names)).tolist()
     hits = np.bincount(codes[suspect], minlength=len(names)).tolist()
-    chances = table["corruption_probability"].to_numpy(zero_copy_only=False)
+    chances = report.numbers("corruption_probability")
     wrong = np.bincount(codes[suspect], weights=chances[suspect], minlength=len(names)).tolist()
     rows: list[GroupRate] = []
     for name, bad, total, expected in zip(names, hits, totals, wrong, strict=True):
@@ -207,4 +206,5 @@ def rates_by_group(report: Report, column: str, min_probability: float) -> list[
 def worst_suspects(report: Report, most: int, min_probability: float) -> list[Suspect]:
     """Return the most suspicious rows."""
     columns = [item.name for item in fields(Suspect)]
-    return [Suspect(**row) for row in report.suspects(min_probability).select(columns).slice(0, most).to_pylist()]
+    rows = report.suspect_rows(min_probability)[:most]
+    return [Suspect(**row) for row in report.take(rows, *columns).to_pylist()]

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load, save_file
 from torch import Tensor
 
 from noisesieve.core.errors import StateError
 from noisesieve.core.files import Json, atomic_write
 from noisesieve.core.untrusted import open_regular
+from noisesieve.learn.distributed import TrainingSession
 
 DIGEST = 32  # bytes of SHA-256 at the end of the file
 KEPT = 2
@@ -25,59 +30,138 @@ class Checkpoint(NamedTuple):
 
     tensors: dict[str, Tensor]
     facts: Json  # everything that is not a tensor
+    parts: Mapping[str, Tensor] = MappingProxyType({})  # large, with a row per row of the dataset: this rank's part
 
 
 class CheckpointStore(Protocol):
     """Stores the state of a training and returns it."""
 
     def save(self, number: int, checkpoint: Checkpoint) -> None: ...
-    def latest(self) -> Checkpoint | None: ...
+    def latest(self, rows: int) -> Checkpoint | None: ...
+    def wait(self) -> None: ...
 
 
 class Checkpoints:
-    """The checkpoints of one run folder."""
+    """The checkpoints of one run folder. Rank 0 writes the state, and every rank its part of the large tensors.
 
-    def __init__(self, folder: Path, *, identity: str, warn: Callable[[str], None]) -> None:
+    They are written beside the training, by a thread: nothing that is passed to `save` may change meanwhile, but for
+    the parts, which change only after `wait`.
+    """
+
+    def __init__(
+        self, folder: Path, *, identity: str, warn: Callable[[str], None], rank: int = 0, ranks: int = 1
+    ) -> None:
         self._folder = folder
         self._identity = identity  # hash of settings and data; a checkpoint of another run is refused
         self._warn = warn
+        self._rank, self._ranks = rank, ranks
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] | None = None
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+
+    @classmethod
+    def of_rank(cls, folder: Path, identity: str, session: TrainingSession) -> Checkpoints:
+        """Return the checkpoints as this process writes and reads them."""
+        processes = session.processes
+        return cls(folder, identity=identity, warn=session.warn, rank=processes.rank, ranks=processes.size)
 
     def save(self, number: int, checkpoint: Checkpoint) -> None:
-        """Write checkpoint `number` atomically, then delete all but the last two."""
-        metadata = {"identity": self._identity, "facts": json.dumps(checkpoint.facts)}
-        blob = save({name: tensor.contiguous().cpu() for name, tensor in checkpoint.tensors.items()}, metadata)
-        with atomic_write(self._folder / f"{number:08}.ckpt") as file:
-            file.write(blob)
-            file.write(hashlib.sha256(blob).digest())
+        """Begin to write checkpoint `number` atomically; then all but the last two are deleted."""
+        self.wait()
+        self._writing = self._thread.submit(self._write, number, checkpoint)
+
+    def wait(self) -> None:
+        """Wait until what `save` began is written. Its errors are raised here."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def _write(self, number: int, checkpoint: Checkpoint) -> None:
+        tensors, facts = checkpoint.tensors, {**checkpoint.facts, "ranks": self._ranks}
+        if self._ranks > 1 and checkpoint.parts:
+            self._write_file(self._folder / _part_name(number, self._rank, self._ranks), checkpoint.parts, {})
+        elif checkpoint.parts:
+            tensors = {**tensors, **checkpoint.parts}
+        if self._rank > 0:
+            return
+        facts["parts"] = list(checkpoint.parts)
+        self._write_file(self._folder / f"{number:08}.ckpt", tensors, facts)
         for old in self._files()[:-KEPT]:
+            for part in self._folder.glob(f"{old.stem}.*.part"):
+                part.unlink(missing_ok=True)
             old.unlink(missing_ok=True)
 
-    def latest(self) -> Checkpoint | None:
-        """Return the newest undamaged checkpoint, or None if there is none yet. Warns of a damaged one."""
+    def _write_file(self, file: Path, tensors: Mapping[str, Tensor], facts: Json) -> None:
+        """Write tensors without a copy of them in memory, and the SHA-256 of the file at its end."""
+        metadata = {"identity": self._identity, "facts": json.dumps(facts)}
+        with atomic_write(file) as out:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, out.name, metadata)
+            with open(out.name, "rb") as written:
+                mark = hashlib.file_digest(written, "sha256").digest()
+            out.seek(0, os.SEEK_END)
+            out.write(mark)
+
+    def latest(self, rows: int) -> Checkpoint | None:
+        """Return the newest undamaged checkpoint, or None if there is none yet. Warns of a damaged one.
+
+        `rows` is the number of rows of the dataset. The parts are this rank's, however many ranks wrote them.
+        """
+        self.wait()
         files = self._files()
         for file in reversed(files):
-            checkpoint = self._read(file)
-            if checkpoint is not None:
-                metadata, tensors = checkpoint
+            if (found := self._read(file)) is not None:
+                metadata, tensors = found
                 if metadata.get("identity") != self._identity:
                     raise StateError(
                         f"{file}: belongs to another recipe: the device, the version or the data changed since.",
                         "Start a new run with --force.",
                     )
-                return Checkpoint(tensors, _facts(metadata, file))
+                facts = _facts(metadata, file)
+                if (parts := self._parts(file, tensors, facts, rows)) is not None:
+                    return Checkpoint(tensors, facts, parts)
             self._warn(f"{file.name} is damaged (its SHA-256 does not match); using the checkpoint before it.")
         if files:
             raise StateError(f"{self._folder}: every checkpoint is damaged.", "Start a new run with --force.")
         return None
+
+    def _parts(self, file: Path, tensors: dict[str, Tensor], facts: Json, rows: int) -> dict[str, Tensor] | None:
+        """Return this rank's part of the large tensors, or None if a file of them is damaged."""
+        names, ranks = facts.pop("parts", None), facts.pop("ranks", 1)
+        if names is None:  # an earlier version, which has them whole
+            names = [name for name in ("prob_sum", "ce_snapshot") if name in tensors]
+        if not names:
+            return {}
+        begin, end = _bounds(rows, self._rank, self._ranks)
+        if ranks == 1:
+            whole = {name: tensors.pop(name) for name in names}
+            return whole if self._ranks == 1 else {name: value[begin:end].clone() for name, value in whole.items()}
+        pieces: dict[str, list[Tensor]] = {name: [] for name in names}
+        for rank in range(ranks):  # every rank verifies every file: all must go on from the same checkpoint
+            found = self._read(file.with_name(_part_name(int(file.stem), rank, ranks)))
+            if found is None:
+                return None
+            first, last = _bounds(rows, rank, ranks)
+            for name in names:
+                piece = found[1][name][max(0, begin - first) : max(0, min(end, last) - first)]
+                pieces[name].append(piece.clone())
+        return {name: torch.cat(parts) for name, parts in pieces.items()}
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("[0-9]" * 8 + ".ckpt"))
 
     def _read(self, file: Path) -> tuple[dict[str, str], dict[str, Tensor]] | None:
         """Return metadata and tensors, or None if the file is damaged."""
-        with open_regular(file, follow=False) as opened:
-            content = opened.read()
-        blob, mark = content[:-DIGEST], content[-DIGEST:]
+        try:
+            with open_regular(file, follow=False) as opened:
+                blob = opened.read(max(0, os.fstat(opened.fileno()).st_size - DIGEST))
+                mark = opened.read()
+        except FileNotFoundError:
+            return None
         if hashlib.sha256(blob).digest() != mark:
             return None
         try:
@@ -85,6 +169,17 @@ class Checkpoints:
             return header["__metadata__"], load(blob)
         except (SafetensorError, KeyError, ValueError, TypeError, RecursionError):
             return None
+
+
+def _part_name(number: int, rank: int, ranks: int) -> str:
+    return f"{number:08}.{rank}-of-{ranks}.part"
+
+
+def _bounds(rows: int, rank: int, ranks: int) -> tuple[int, int]:
+    """Return the first row of a rank's part, and the row after its last, as `torch.tensor_split` divides them."""
+    size, more = divmod(rows, ranks)
+    begin = rank * size + min(rank, more)
+    return begin, begin + size + (rank < more)
 
 
 def _facts(metadata: dict[str, str], file: Path) -> Json:

@@ -20,7 +20,7 @@ from noisesieve.core.progress import Session
 from noisesieve.learn.device import choose_device
 
 TIMEOUT = datetime.timedelta(minutes=10)  # per exchange; while rank 0 decodes, the others wait in `broadcast`
-GATHER_ROWS = 65_536  # rows exchanged at a time: all scores at once may not fit the device
+GATHER_VALUES = 2**22  # numbers exchanged at a time: all scores at once may not fit the device
 
 
 # Number of the next `broadcast`. It never restarts: a second stage of the same process uses the same store.
@@ -123,21 +123,32 @@ class Processes:
 
     def gather(self, part: Tensor, total: int) -> Tensor:
         """Concatenate the parts of all ranks, in order, on every rank's CPU; there are `total` rows in all."""
+        return self._gather(part, total, keeps=True)
+
+    def gather_to_leader(self, part: Tensor, total: int) -> Tensor:
+        """Do the same on rank 0 alone; the others return no rows. For what would not fit the memory on every rank."""
+        return self._gather(part, total, keeps=self.is_leader)
+
+    def _gather(self, part: Tensor, total: int, *, keeps: bool) -> Tensor:
         if self.size == 1:
             return part
         lengths = [len(p) for p in torch.arange(total).tensor_split(self.size)]
-        collected: list[list[Tensor]] = [[] for _ in lengths]
-        for start in range(0, max(lengths), GATHER_ROWS):
-            width = min(GATHER_ROWS, max(lengths) - start)
+        whole = part.new_empty((total if keeps else 0, *part.shape[1:]))
+        rows = max(1, GATHER_VALUES // max(1, part[:1].numel()))
+        for start in range(0, max(lengths), rows):
+            width = min(rows, max(lengths) - start)
             block = part.new_zeros((width, *part.shape[1:]))
             mine = part[start : start + width]
             block[: len(mine)] = mine
             block = block.to(self.device)
             blocks = [torch.empty_like(block) for _ in lengths]
             dist.all_gather(blocks, block)
-            for rank, received in enumerate(blocks):
-                collected[rank].append(received.cpu())
-        return torch.cat([torch.cat(blocks)[:length] for blocks, length in zip(collected, lengths, strict=True)])
+            first = start
+            for received, length in zip(blocks if keeps else [], lengths, strict=False):
+                count = max(0, min(width, length - start))
+                whole[first : first + count] = received[:count].cpu()
+                first += length
+        return whole
 
 
 @dataclass(frozen=True)

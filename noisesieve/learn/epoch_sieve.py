@@ -14,6 +14,8 @@ from noisesieve.learn.state import TrainingState
 from noisesieve.learn.training_data import TrainingData
 from noisesieve.sieve.formulas import margin, undecided
 
+BLOCK = 65_536  # rows at a time
+
 
 class EpochSieve:
     """Scores all rows of a training and sets v, which of them the next epoch keeps. Changes the training's state."""
@@ -24,39 +26,66 @@ class EpochSieve:
         self.state, self.recipe, self.scorer, self.processes = state, recipe, scorer, processes
         self.labels, self.trusted = data.labels, data.trusted
 
+    @property
+    def _averages(self) -> bool:
+        """True if the probabilities after this epoch count."""
+        state, recipe, schedule = self.state, self.recipe, self.state.schedule(self.recipe)
+        if state.epoch == schedule.epochs:
+            return True
+        sieved = state.epoch >= schedule.sieve_start or schedule.sieve_start > schedule.epochs  # or no sieve at all
+        return sieved and recipe.score_pass == "eval" and state.epoch > schedule.epochs - recipe.average_epochs
+
+    def make_sums(self) -> None:
+        """Make room for the sums of probabilities that the scoring after this epoch adds to."""
+        if self._averages and self.state.prob_sum is None:
+            self.state.prob_sum = self.scorer.zeros(len(self.labels))
+
     def score_rows(self) -> Tensor | None:
         """Score all rows if the schedule asks for it, and return their margins, (N,); None if it does not."""
         state, recipe, schedule = self.state, self.recipe, self.state.schedule(self.recipe)
         if state.epoch >= schedule.sieve_start:
             state.dropped = state.dropped + (~state.keep).long()
-        last, everything = state.epoch == schedule.epochs, torch.arange(len(self.labels))
-        sieved = state.epoch >= schedule.sieve_start or schedule.sieve_start > schedule.epochs  # or no sieve at all
-        averaged = sieved and state.epoch > schedule.epochs - recipe.average_epochs
+        everything = torch.arange(len(self.labels))
         if recipe.score_pass == "step":
             state.pending = state.keep.clone()  # for the counts; each step of the next epoch finds its own
-        if last or (averaged and recipe.score_pass == "eval"):
-            probs = self.scorer.score(state, everything)
-            state.prob_sum = probs if state.prob_sum is None else state.prob_sum + probs
+        if self._averages:
+            found = self.scorer.score(state, everything, reduce=self._all_scores, add_to=state.prob_sum)
             state.prob_count += 1
-            if last:
-                state.saved_model_scores = second_opinion.label_scores(
-                    probs, self.labels, recipe.sieve_eps, exact=recipe.exact_label
-                )
-            return self.margins_of(probs, everything)
+            if state.epoch == schedule.epochs:
+                state.saved_model_scores = found[:, 1:].contiguous()
+            return found[:, 0].contiguous()
         if not schedule.scores_after(state.epoch) or recipe.score_pass != "eval":
             return None
         if state.loop_eps is not None:
             return self.scorer.score(state, everything, reduce=self.margins_of)
-        probs = self.scorer.score(state, everything)  # the first scoring pass also chooses the floor of the loop
-        state.loop_eps = second_opinion.choose_loop_eps(state, probs, self.labels, recipe)
-        return self.margins_of(probs, everything)
+        return self._choose_floor(everything)
+
+    def _all_scores(self, probs: Tensor, rows: Tensor) -> Tensor:
+        """Return (B, 3): the margin with the floor of the loop, and `label_scores`."""
+        own, recipe = self.labels[rows], self.recipe
+        scores = second_opinion.label_scores(probs, own, recipe.sieve_eps, exact=recipe.exact_label)
+        return torch.cat((self.margins_of(probs, rows)[:, None], scores), dim=1)
+
+    def _choose_floor(self, everything: Tensor) -> Tensor:
+        """Score all rows, choose the floor of the loop from these scores, and return the margins with it."""
+        state, mine = self.state, self.processes.part(everything)
+        probs = self.scorer.zeros(len(everything))
+        self.scorer.score(state, everything, reduce=self.margins_of, add_to=probs)
+        blocks = list(zip(mine.split(BLOCK), probs.split(BLOCK), strict=True))
+        suspects = torch.cat([self.margins_of(part.double(), rows) >= 0 for rows, part in blocks])
+        disagree = second_opinion.disagreement(state, probs, self.labels[mine])
+        both = self.processes.gather(torch.stack((suspects, disagree), dim=1), len(everything))
+        state.loop_eps = second_opinion.choose_loop_eps(state, both[:, 1], both[:, 0], self.recipe)
+        margins = torch.cat([self.margins_of(part.double(), rows) for rows, part in blocks])
+        return self.processes.gather(margins, len(everything))
 
     def apply(self, margins: Tensor | None) -> tuple[int, int]:
         """Sieve by the margins of all rows, or by those of the training batches. Returns flagged and undecided rows."""
         state = self.state
         if margins is not None:
             state.pending = margins < 0
-            state.add_margins(margins)
+            if self.processes.is_leader:
+                state.margin_history = [*state.margin_history, margins.float()]
         if state.pending is None:
             return 0, 0
         if state.epoch == self.recipe.divide_at:

@@ -81,7 +81,7 @@ class Loop:
     def run(self) -> tuple[TrainingState, TrainedScores]:
         """Train, score and sieve until the last epoch, starting from the last checkpoint if there is one."""
         state = self.state
-        if self.checkpoints is not None and (checkpoint := self.checkpoints.latest()) is not None:
+        if self.checkpoints is not None and (checkpoint := self.checkpoints.latest(self.rows)) is not None:
             state.restore(checkpoint)
             self.session.note(f"Resuming in epoch {state.epoch}, step {state.step}.")
         images = self.recipe.images_per_epoch(self.rows)
@@ -112,8 +112,10 @@ class Loop:
         state, schedule = self.state, self.schedule
         assert state.prob_sum is not None
         sieve_epochs = max(1, schedule.epochs - schedule.sieve_start + 1)
-        mean, weight = state.prob_sum / state.prob_count, self.recipe.opinion_weight
-        probs, disagree = second_opinion.combine(state, mean, self.labels, weight)
+        mean, mine = state.prob_sum.div_(state.prob_count), self.processes.part(torch.arange(self.rows))
+        disagree = second_opinion.combine(state, mean, self.labels[mine], self.recipe.opinion_weight)
+        has_snapshot, state.ce_snapshot = state.ce_snapshot is not None, None
+        disagree, probs = self.processes.gather(disagree, self.rows), self.processes.gather_to_leader(mean, self.rows)
         return TrainedScores(
             probs=probs.numpy(),
             flagged_epochs=(state.dropped.double() / sieve_epochs).numpy(),
@@ -130,8 +132,8 @@ class Loop:
                 held_out_accuracy=state.held_out_accuracy,
                 loop_eps=state.loop_eps or self.recipe.loop_eps,
             ),
-            disagree=None if disagree is None else disagree.numpy(),
-            margin_history=None if state.margin_history is None else state.margin_history.numpy(),
+            disagree=disagree.numpy() if has_snapshot else None,
+            margin_history=[margins.numpy() for margins in state.margin_history] or None,
             saved_model_scores=None if state.saved_model_scores is None else state.saved_model_scores.numpy(),
             held_out_accuracy=state.held_out_accuracy,
             early_clean=None if state.early_clean is None else state.early_clean.numpy(),
@@ -261,13 +263,18 @@ class Loop:
 
         A run that is stopped here resumes from the start of this method.
         """
-        state = self.state
+        state, phase = self.state, self.schedule.phase(self.state.epoch)
+        snapshot = phase == "settle" and second_opinion.records_snapshot(state, last=self.schedule.snapshot_epoch)
+        if snapshot and state.ce_snapshot is None:
+            state.ce_snapshot = self.scorer.zeros(self.rows)
+        self.sieve.make_sums()
+        if self.checkpoints is not None:
+            self.checkpoints.wait()  # the sums of probabilities in it change now
         self.resume_point = state.to_checkpoint()
-        phase = self.schedule.phase(state.epoch)
         if phase == "warm-up" and len(self.held_out):
             self.watch_warmup()
-        if phase == "settle":
-            second_opinion.record_snapshot(state, self.scorer, last=self.schedule.snapshot_epoch)
+        if snapshot:
+            second_opinion.record_snapshot(state, self.scorer)
         kept, margins = int(state.keep.sum()), self.sieve.score_rows()
         flagged, unclear = self.sieve.apply(margins)
         state.pending, self.resume_point = None, None
@@ -289,7 +296,8 @@ class Loop:
         self.processes.mean_(self.state.norm_buffers())
         checkpoint = self.resume_point or self.state.to_checkpoint()
         facts = checkpoint.facts
-        if self.checkpoints is not None and self.processes.is_leader:
+        facts["scored"] = self.state.scored  # sums of probabilities are added to in place
+        if self.checkpoints is not None:
             self.checkpoints.save(facts["updates"] * 2 + (facts["step"] == 0), checkpoint)
 
     def pause(self) -> None:

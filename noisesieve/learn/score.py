@@ -30,6 +30,11 @@ class Scorer:
     def __init__(self, loader: BatchLoader, processes: Processes, classes: int, pause: Callable[[], None]) -> None:
         self._loader, self._processes, self._classes, self._pause = loader, processes, classes, pause
 
+    def zeros(self, rows: int) -> Tensor:
+        """Return room for the probabilities of this rank's part of `rows` rows, in float32."""
+        mine = self._processes.part(torch.arange(rows))
+        return torch.zeros((len(mine), self._classes), dtype=torch.float32)
+
     def score(
         self,
         state: TrainingState,
@@ -37,15 +42,17 @@ class Scorer:
         *,
         mirrored: bool | None = None,
         reduce: Callable[[Tensor, Tensor], Tensor] = lambda probs, rows: probs,
+        add_to: Tensor | None = None,
     ) -> Tensor:
         """Return `reduce(probabilities (B, K), rows (B,))` of every batch, concatenated over all rows, on every rank.
 
         `mirrored` None: the mean over the plain and the mirrored view if flips are allowed, else the plain view;
-        False: the plain view; True: the mirrored view.
+        False: the plain view; True: the mirrored view. The probabilities of this rank's part of the rows are added to
+        `add_to`, but for those that were added before a stop: the first `state.scored`.
         """
         mine = self._processes.part(rows)
         batches = list(mine.split(scoring_batch_size(self._loader.size, self._loader.mean.device))) if len(mine) else []
-        parts = []
+        parts, begin = [], 0
         state.average.eval()
         with torch.inference_mode():
             for batch, images in zip(batches, self._loader.batches(batches), strict=True):
@@ -56,7 +63,13 @@ class Scorer:
                         "Lower --lr or --beta, or lengthen --warmup-epochs.",
                     )
                 parts.append(reduce(probs, batch))
+                end = begin + len(batch)
+                if add_to is not None and end > state.scored:
+                    add_to[begin:end] += probs.float()
+                    state.scored = end
+                begin = end
                 self._pause()
+        state.scored = 0
         if not parts:
             parts = [reduce(torch.zeros((0, self._classes), dtype=torch.float64), rows[:0])]
         return self._processes.gather(torch.cat(parts), len(rows)).clone()  # clone: a normal, not an inference tensor
@@ -79,20 +92,22 @@ def predict(
 ) -> Tensor:
     """Return the class probabilities (N, K) of some rows, or of all; `flip`: averaged over both views.
 
-    With several `heads` in the last layer: (N, heads * K), those of one head beside those of the next.
-
-    `done` is called with the size of each finished batch.
+    With several `heads` in the last layer: (heads, N, K), those of each head. `done` is called with the size of each
+    finished batch.
     """
     network.eval()
     rows = torch.arange(len(loader)) if rows is None else rows
-    precision, parts = Precision(loader.mean.device), []
+    precision, start = Precision(loader.mean.device), 0
+    probs = torch.empty((heads, len(rows), network.fc.out_features // heads), dtype=torch.float32)
     batches = list(rows.split(scoring_batch_size(loader.size, loader.mean.device))) if len(rows) else []
     with torch.inference_mode():
         for images in loader.batches(batches):
             plain = loader.normalize(images)
-            parts.append(mean_probabilities(network, [plain, plain.flip(3)] if flip else [plain], precision, heads))
+            found = mean_probabilities(network, [plain, plain.flip(3)] if flip else [plain], precision, heads)
+            probs[:, start : start + len(images)] = found.unflatten(1, (heads, -1)).transpose(0, 1).float()
+            start += len(images)
             done(len(images))
-    return torch.cat(parts).clone() if parts else torch.zeros((0, network.fc.out_features), dtype=torch.float64)
+    return probs if heads > 1 else probs[0]
 
 
 def mean_probabilities(network: nn.Module, views: list[Tensor], precision: Precision, heads: int = 1) -> Tensor:

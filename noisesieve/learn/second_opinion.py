@@ -18,46 +18,52 @@ from noisesieve.sieve.calibrate import loop_eps_from_disagreement, suspect_disag
 from noisesieve.sieve.formulas import best_other_class, geometric_mean, margin
 
 SNAPSHOT_EPOCHS = 3  # the snapshot is the mean over this many last CE epochs
-BLOCK = 65_536  # rows combined at a time
+BLOCK = 16_384  # rows at a time
 
 
-def record_snapshot(state: TrainingState, scorer: Scorer, *, last: int) -> None:
-    """After an epoch of CE: add its probabilities to the snapshot, if it is one of the last three up to `last`."""
-    if state.epoch > last - SNAPSHOT_EPOCHS:
-        probs = scorer.score(state, torch.arange(len(state.keep)))
-        state.ce_snapshot = probs if state.ce_snapshot is None else state.ce_snapshot + probs
-        state.ce_snapshot_count += 1
+def records_snapshot(state: TrainingState, *, last: int) -> bool:
+    """Return True if the probabilities after this epoch of CE are in the snapshot: the last three up to `last`."""
+    return state.epoch > last - SNAPSHOT_EPOCHS
 
 
-def choose_loop_eps(state: TrainingState, probs: Tensor, labels: Tensor, recipe: NetworkRecipe) -> float:
-    """Return the log floor of the sieve in the loop, from the probabilities (N, K) just before it starts."""
-    if state.ce_snapshot is None:
-        return recipe.loop_eps
-    suspects = margin(probs, labels, recipe.loop_eps) >= 0
-    disagreement = suspect_disagreement(_disagree(probs, state.ce_snapshot, labels), suspects)
-    return loop_eps_from_disagreement(disagreement, recipe.loop_eps)
+def record_snapshot(state: TrainingState, scorer: Scorer) -> None:
+    """After an epoch of CE: add its probabilities to the snapshot."""
+    nothing = lambda probs, rows: torch.zeros((len(rows), 0))  # noqa: E731
+    scorer.score(state, torch.arange(len(state.keep)), reduce=nothing, add_to=state.ce_snapshot)
+    state.ce_snapshot_count += 1
 
 
-def combine(state: TrainingState, probs: Tensor, labels: Tensor, weight: float) -> tuple[Tensor, Tensor | None]:
-    """Replace `probs` (N, K) by its geometric mean with the CE snapshot, in place.
+def choose_loop_eps(state: TrainingState, disagree: Tensor, suspects: Tensor, recipe: NetworkRecipe) -> float:
+    """Return the log floor of the sieve in the loop, by the suspects (N,) just before it starts.
 
-    Also returns the rows where the two disagree, (N,), or None if there is no snapshot.
+    `disagree` (N,): where snapshot and network have different most probable other classes.
     """
     if state.ce_snapshot is None:
-        return probs, None
-    ce_snapshot = state.ce_snapshot / state.ce_snapshot_count
-    disagree = _disagree(probs, ce_snapshot, labels)
-    for mine, other in zip(probs.split(BLOCK), ce_snapshot.split(BLOCK), strict=True):
-        mine.copy_(geometric_mean(mine, other, weight))  # in place, since probs may take gigabytes
-    return probs, disagree
+        return recipe.loop_eps
+    return loop_eps_from_disagreement(suspect_disagreement(disagree, suspects), recipe.loop_eps)
+
+
+def combine(state: TrainingState, probs: Tensor, labels: Tensor, weight: float) -> Tensor:
+    """Replace `probs` (B, K) by its geometric mean with the CE snapshot, in place: both may take gigabytes.
+
+    Returns the rows where the two disagree, (B,).
+    """
+    disagree = disagreement(state, probs, labels)
+    if state.ce_snapshot is not None:
+        for mine, other in zip(probs.split(BLOCK), state.ce_snapshot.split(BLOCK), strict=True):
+            mine.copy_(geometric_mean(mine.double(), other.double() / state.ce_snapshot_count, weight))
+    return disagree
+
+
+def disagreement(state: TrainingState, probs: Tensor, labels: Tensor) -> Tensor:
+    """Return (B,): True where probabilities and snapshot have different most probable classes but the given one."""
+    if state.ce_snapshot is None:
+        return torch.zeros(len(labels), dtype=torch.bool)
+    blocks = zip(probs.split(BLOCK), state.ce_snapshot.split(BLOCK), labels.split(BLOCK), strict=True)
+    return torch.cat([best_other_class(mine, own) != best_other_class(other, own) for mine, other, own in blocks])
 
 
 def label_scores(probs: Tensor, labels: Tensor, eps: float, *, exact: bool = False) -> Tensor:
     """Return (N, 2): the probability of the given label, and 1 where the closed form flags the row."""
     flagged = margin(probs, labels, eps, exact=exact) >= 0
     return torch.stack((probs.gather(1, labels[:, None]).squeeze(1), flagged.double()), dim=1)
-
-
-def _disagree(probs: Tensor, ce_snapshot: Tensor, labels: Tensor) -> Tensor:
-    """Return (N,): True where the two have different most probable classes other than the given one."""
-    return best_other_class(probs, labels) != best_other_class(ce_snapshot, labels)

@@ -35,17 +35,18 @@ class TrainingState:
     mean: list[float] = field(default_factory=list)  # of the pixels, per channel
     std: list[float] = field(default_factory=list)
     pending: Tensor | None = None  # (N,) bool: v of the next epoch, as far as it is known
-    prob_sum: Tensor | None = None  # (N, K) float64
+    prob_sum: Tensor | None = None  # (N, K) float32, of this rank's part of the rows
     prob_count: int = 0
-    ce_snapshot: Tensor | None = None  # (N, K) float64: sum of the probabilities under plain cross-entropy
+    ce_snapshot: Tensor | None = None  # the same: sum of the probabilities under plain cross-entropy
     ce_snapshot_count: int = 0
     saved_model_scores: Tensor | None = None  # (N, 2) float64: `label_scores` of the last epoch, for the model card
     early_clean: Tensor | None = None  # (N,) bool: v after the epoch `divide_at`
     prior: Tensor | None = None  # (K,) float64 of this epoch, where it is counted anew in each
-    margin_history: Tensor | None = None  # (E, N) float32: the margin of every row at each scoring pass
+    margin_history: list[Tensor] = field(default_factory=list)  # E times (N,) float32, on rank 0: of each scoring pass
     stashed: dict[str, Tensor] = field(default_factory=dict)  # weights to return to after the CE snapshot
     epoch: int = 1
     step: int = 0
+    scored: int = 0  # rows of this rank that a stopped scoring pass has added to a sum of probabilities
     updates: int = 0
     warmup: int | None = None  # length of the warm-up; None: not known yet
     flip: bool | None = None  # None: not tested yet
@@ -55,12 +56,14 @@ class TrainingState:
     epoch_facts: Json = field(default_factory=dict)  # sums over the steps of the current epoch
     history: list[Json] = field(default_factory=list)  # one row per epoch
 
-    _OPTIONAL = ("pending", "prob_sum", "ce_snapshot", "saved_model_scores", "early_clean", "margin_history", "prior")
+    _OPTIONAL = ("pending", "saved_model_scores", "early_clean", "prior")
+    _SUMS = ("prob_sum", "ce_snapshot")  # large; each rank has its part
     _FACTS = (
         "prob_count",
         "ce_snapshot_count",
         "epoch",
         "step",
+        "scored",
         "updates",
         "warmup",
         "flip",
@@ -80,14 +83,12 @@ class TrainingState:
         tensors = self._weights() | {f"stashed.{name}": value for name, value in self.stashed.items()}
         tensors |= {"keep": self.keep, "dropped": self.dropped}
         tensors |= {name: value for name in self._OPTIONAL if (value := getattr(self, name)) is not None}
+        tensors = {name: value.detach().cpu().clone() for name, value in tensors.items()}  # training changes them
+        margins = {f"margin_history.{i}": value for i, value in enumerate(self.margin_history)}
+        parts = {name: value for name in self._SUMS if (value := getattr(self, name)) is not None}
         facts: Json = {name: copy.copy(getattr(self, name)) for name in self._FACTS}
         facts["scaler"] = self.precision.scaler.state_dict()
-        return Checkpoint(tensors, facts)
-
-    def add_margins(self, margins: Tensor) -> None:
-        """Add the margins of one scoring pass to the margin history."""
-        row = margins.float()[None]
-        self.margin_history = row if self.margin_history is None else torch.cat((self.margin_history, row))
+        return Checkpoint(tensors | margins, facts, parts)
 
     def prior_of_kept(self, labels: Tensor, classes: int) -> Tensor:
         """Return the frequencies of the labels of the rows that are kept as this epoch begins, (K,) float64."""
@@ -126,13 +127,19 @@ class TrainingState:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Set everything from a checkpoint. One of another network, or of nothing that we wrote, is refused."""
-        tensors, facts = checkpoint
+        tensors, facts, parts = checkpoint
         try:
             self._set_weights(tensors)
             self.stashed = _part(tensors, "stashed.")
             self.keep, self.dropped = tensors["keep"], tensors["dropped"]
             for name in self._OPTIONAL:
                 setattr(self, name, tensors.get(name))
+            for name in self._SUMS:
+                setattr(self, name, parts[name].float() if name in parts else None)
+            history = _part(tensors, "margin_history.")
+            earlier = list(tensors["margin_history"]) if "margin_history" in tensors else []
+            self.margin_history = earlier or [history[str(i)] for i in range(len(history))]
+            facts.setdefault("scored", 0)  # of an earlier version
             for name in self._FACTS:
                 setattr(self, name, facts[name])
             if facts["scaler"]:

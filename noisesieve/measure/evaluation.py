@@ -28,27 +28,26 @@ DEPTHS = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000]
 
 def labelled_rows(report: Report) -> LabelledRows:
     """Return the rows of a report, for matching them with a truth."""
-    table = report.table
     ours = {*COLUMNS, SPLIT}
     own = {carried_name(name, ours): name for name in ours}  # without the prefix, as in the user's table
-    users = table.select([name for name in table.column_names if name not in COLUMNS])
+    users = report.columns(*(name for name in report.column_names if name not in COLUMNS))
     users = users.rename_columns([own.get(name, name) for name in users.column_names])
-    return LabelledRows(table["id"].to_pylist(), table["path"].to_pylist(), table["label"].to_pylist(), users)
+    return LabelledRows(report.texts("id"), report.texts("path"), report.texts("label"), users)
 
 
 class EvaluatedRows:
     """The rows of a report that are readable and whose right label is known."""
 
     def __init__(self, report: Report, truth: list[str | None]) -> None:
-        table = report.table
-        self.examples = len(table)
+        self.examples = len(report)
         known = np.array([label is not None for label in truth], dtype=np.bool_)
-        readable = np.array([value is not None for value in table["margin"].to_pylist()], dtype=np.bool_)
+        readable = ~np.isnan(report.numbers("margin"))
         self.without_truth = int((readable & ~known).sum())
         if not (known & readable).any():
             raise InputError("No readable row has a known right label.", "Is the truth that of this dataset?")
         rows = np.flatnonzero(known & readable)
-        part = table.take(pa.array(rows))
+        scores = ("margin", "rank", "corruption_probability")
+        part = report.take(rows, "label", "paper_verdict", "suggested_label", *scores)
         self.given = np.array(part["label"].to_pylist(), dtype=object)
         self.right = np.array([truth[i] for i in rows.tolist()], dtype=object)
         self.wrong: Bools = self.given != self.right

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from noisesieve.core.errors import InputError
 from noisesieve.core.records import Bools, Ints
@@ -45,12 +44,12 @@ def draw_flips(report: Report, readable: Bools, *, share: float, seed: int) -> t
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.choice(rows, count, replace=False)).astype(np.int64)
     odds = np.ones((len(classes), len(classes)))  # row: suggested class; column: given class
-    suspects = report.corrupted
+    suspects = report.suspects(0.0, "label", "suggested_label")
     for given, suggested in zip(suspects["label"].to_pylist(), suspects["suggested_label"].to_pylist(), strict=True):
         if suggested is not None:
             odds[number[suggested], number[given]] += 1
     np.fill_diagonal(odds, 0.0)
-    part = report.table.select(["label", "suggested_label"]).take(pa.array(chosen))
+    part = report.take(chosen, "label", "suggested_label")
     shown = np.array([number[label] for label in part["label"].to_pylist()], dtype=np.int64)
     own = odds[shown]  # (flips, K)
     if len(classes) > 2:

@@ -63,12 +63,10 @@ def strata(report: Report) -> list[Ints]:
 
     These are waived, trusted and decided rows.
     """
-    table = report.table
     flagged = report.verdicts == "corrupted"
-    known = table["waived"].to_numpy(zero_copy_only=False) | table["decided"].is_valid().to_numpy()
-    known |= table["trusted"].to_numpy(zero_copy_only=False)
+    known = report.numbers("waived") | report.column("decided").is_valid().to_numpy() | report.numbers("trusted")
     taken = (report.verdicts != "unreadable") & ~known
-    rank = np.nan_to_num(table["rank"].to_numpy(zero_copy_only=False).astype(np.float64), nan=np.inf)
+    rank = np.nan_to_num(report.numbers("rank").astype(np.float64), nan=np.inf)
     order = np.argsort(rank, kind="stable")
     others = order[(taken & ~flagged)[order]]
     count = max(int((taken & flagged).sum()), len(others) // 50)
@@ -116,9 +114,9 @@ def judge(report: Report, outcomes: Mapping[int, DecidedLabel]) -> Judgement:
 
 def wrong_labels(report: Report, outcomes: Mapping[int, DecidedLabel]) -> tuple[Ints, Bools]:
     """Return the decided rows that are usable, and which of them were relabelled."""
-    labels = report.table["label"]
     usable = sorted(row for row, outcome in outcomes.items() if outcome.label is not None)
-    wrong = [outcomes[row].label != labels[row].as_py() for row in usable]
+    given = report.take(np.array(usable, dtype=np.int64), "label")["label"].to_pylist()
+    wrong = [outcomes[row].label != label for row, label in zip(usable, given, strict=True)]
     return np.array(usable, dtype=np.int64), np.array(wrong, dtype=np.bool_)
 
 

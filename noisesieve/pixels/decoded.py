@@ -31,17 +31,18 @@ def thumbnails_of_stored(rows: Ints, decoded: Decoded, longest: int) -> list[byt
     if not isinstance(decoded.pixels, CachedPixels):
         return images
     facts, size = decoded.file_facts, decoded.pixels.size
-    position = {int(row): j for j, row in enumerate(decoded.rows.tolist())}
+    position = np.searchsorted(decoded.rows, rows)  # of each row among the readable ones, which are ascending
+    readable = facts.readable
     stored = [
         j
         for j, row in enumerate(rows.tolist())
-        if row in position and uses_training_pixels(int(facts.width[row]), int(facts.height[row]), longest, size)
+        if readable[row] and uses_training_pixels(int(facts.width[row]), int(facts.height[row]), longest, size)
     ]
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as threads:  # Pillow encodes without Python's lock
         for start in range(0, len(stored), ENCODED):
             part = stored[start : start + ENCODED]
             chosen = rows[part].tolist()
-            batch = next(iter(decoded.pixels.batches([np.array([position[row] for row in chosen])])))
+            batch = next(iter(decoded.pixels.batches([position[part]])))
             made = threads.map(
                 lambda pixels, row: thumbnail_of_pixels(
                     pixels, int(facts.width[row]), int(facts.height[row]), longest=longest

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
+from noisesieve.core.columns import HASH_BYTES, Hashes, Texts
 from noisesieve.core.progress import Session
 from noisesieve.core.records import FileFacts, Index, Ints
 from noisesieve.core.row_store import RowFile
@@ -23,6 +26,7 @@ from noisesieve.pixels.worker_pool import ImageTask, Pass, TaskResult, WorkerPoo
 from noisesieve.pixels.writer import PixelWriter
 
 SAMPLE = 64  # images from whose headers the training size is guessed
+TOO_LARGE = "The pixels do not fit the cache (--cache-budget): images are decoded again in every epoch."
 
 
 @dataclass
@@ -30,7 +34,7 @@ class _EarlyPixels:
     """Pixels that were stored while the files were read, at a size that was guessed before all headers were known."""
 
     size: int
-    writer: PixelWriter
+    writer: PixelWriter | None  # None: they do not fit the cache, and were decoded only to validate them
     failed: dict[str, str] = field(default_factory=dict)  # content → why it cannot be decoded
 
 
@@ -59,36 +63,42 @@ class Decoder:
 
     def inspect(self, index: Index, *, rows: Ints | None = None, session: Session | None = None) -> FileFacts:
         """Read every file once: its hash, the size from its header, or why it cannot be read. Nothing is decoded."""
-        results = _Results(len(index) if rows is None else len(rows))
-        self._run(_tasks(index, rows), results.take, Pass(), "reading", session=session)
+        count = len(index) if rows is None else len(rows)
+        results = _Results(count)
+        self._run(_tasks(index, rows), count, results.take, Pass(), "reading", session=session)
         return results.file_facts()
 
     def read(self, index: Index, size_of: Callable[[Ints], int]) -> FileFacts:
-        """Do the same, and decode every image at once into the cache, at the size that the first headers suggest.
+        """Do the same, and decode every image at once, at the size that the first headers suggest: into the cache or,
+        if they do not fit it, only to find out which can be decoded.
 
         `size_of` returns the training size from the longer sides of images. If `decode` is then asked for another size,
-        or if there is no cache, the files are read again.
+        the files are read again.
         """
         root, count = cache_folder(self.settings, self._session), len(index)
         kept, size = self._guess_size(index, size_of)
-        if root is None or not self._fits(root, size, images=count, missing=count):
-            return self.inspect(index)
-        early = self._early = _EarlyPixels(size, PixelWriter(self._file(root, size, root), self._session))
-        tasks, results = [task._replace(blob=kept.get(task.key, b"")) for task in _tasks(index)], _Results(count)
-        del kept  # the tasks have them
+        stored = root is not None and self._fits(root, size, images=count, missing=count)
+        if root is None and self._fits(Path(tempfile.gettempdir()), size, images=count, missing=count):
+            return self.inspect(index)  # the pixels go to the scratch folder of the run, which is not known yet
+        writer = PixelWriter(self._file(root, size, root), self._session) if stored and root is not None else None
+        early = self._early = _EarlyPixels(size, writer)
+        results = _Results(count)
 
         def take(result: TaskResult) -> None:
             if result.status != "ok" and result.sha256 is not None:
                 early.failed[result.sha256] = result.status
-            early.writer.add(result)
+            if writer is not None:
+                writer.add(result)
             results.take(result)
 
-        with early.writer:
-            self._run(tasks, take, Pass(size, send="pixels"), "reading", known=early.writer.file.contents())
-        if lost := [task for task in tasks if results[task.key].transient]:  # the decoder may have crashed
-            reasons = {task.key: results[task.key].status for task in lost}
-            self._run(lost, results.take, Pass(), "reading")
-            early.failed.update((sha, why) for key, why in reasons.items() if (sha := results[key].sha256) is not None)
+        with writer or contextlib.nullcontext():
+            work = Pass(size, send="pixels" if stored else None)
+            tasks = (task._replace(blob=kept.pop(task.key, b"")) for task in _tasks(index))
+            self._run(tasks, count, take, work, "reading", known=None if writer is None else writer.file)
+        if len(lost := results.lost):  # the decoder may have crashed
+            reasons = {row: results.status(row) for row in lost.tolist()}
+            self._run(_tasks(index, lost, keyed=True), len(lost), results.take, Pass(), "reading")
+            early.failed.update((sha, why) for row, why in reasons.items() if (sha := results.sha256(row)) is not None)
         return results.file_facts()
 
     def _guess_size(self, index: Index, size_of: Callable[[Ints], int]) -> tuple[dict[int, bytes], int]:
@@ -100,52 +110,60 @@ class Decoder:
             kept[int(rows[result.key])] = result.data
             results.take(result)
 
-        self._run(_tasks(index, rows), take, Pass(send="file"), "", session=Session(stop=self._session.stop))
+        quiet = Session(stop=self._session.stop)
+        self._run(_tasks(index, rows), len(rows), take, Pass(send="file"), "", session=quiet)
         facts = results.file_facts()
         return kept, size_of(facts.longest_sides)
 
     def decode(self, index: Index, file_facts: FileFacts, *, size: int, scratch: Path) -> Decoded:
         """Return the pixels of every readable row at `size`: from the cache, decoded into it, or streamed."""
-        first: dict[str, int] = {}
-        for i in np.flatnonzero(file_facts.readable).tolist():
-            first.setdefault(str(file_facts.sha256[i]), i)
+        readable = np.flatnonzero(file_facts.readable)
+        codes = file_facts.hashes.take(readable).codes()
+        _, places = np.unique(codes, return_index=True)
+        first: Ints = readable[np.sort(places)].astype(np.int64)  # the first row of every content
+        contents = file_facts.hashes.take(first)
         session, root = self._session, cache_folder(self.settings, self._session)
         early = self._early if self._early is not None and self._early.size == size else None
-        writer = early.writer if early is not None else PixelWriter(self._file(root, size, scratch), session)
-        file, failed = writer.file, {} if early is None else dict(early.failed)
-        if damaged := file.drop_damaged(first):
+        if early is not None and early.writer is None:
+            session.note(TOO_LARGE)
+            return self._streamed(index, file_facts.with_status(early.failed), size=size)
+        writer = PixelWriter(self._file(root, size, scratch), session)
+        failed: dict[str, str] = {}
+        if early is not None and early.writer is not None:
+            writer, failed = early.writer, dict(early.failed)
+        file = writer.file
+        if damaged := file.drop_damaged(contents):
             session.warn(f"{file.file.parent}: {damaged:,} images are damaged: they are decoded again.")
-        missing = file.missing(first) - failed.keys()
-        if not writer.full and not self._fits(root or scratch, size, images=len(first), missing=len(missing)):
-            session.note("The pixels do not fit the cache (--cache-budget): images are decoded again in every epoch.")
-            return self._streamed(index, file_facts, size=size)
-        if writer.full:
-            return self._streamed(index, file_facts, size=size)
-        if missing and early is None and len(missing) < len(first):
-            session.note(f"{len(first) - len(missing):,} of {len(first):,} images were in the cache.")
-        if missing:
-            contents = [sha for sha in first if sha in missing]  # in the order of the files
-            tasks = [ImageTask(j, index.locate(first[sha])) for j, sha in enumerate(contents)]
+        missing = file.missing(contents)
+        if failed:
+            missing &= ~contents.is_in(Hashes(failed))
+        count = int(missing.sum())
+        if not writer.full and not self._fits(root or scratch, size, images=len(first), missing=count):
+            session.note(TOO_LARGE)
+            return self._streamed(index, self._validated(index, file_facts, size), size=size)
+        if count and early is None and count < len(first):
+            session.note(f"{len(first) - count:,} of {len(first):,} images were in the cache.")
+        if count and not writer.full:
+            wanted = first[missing]
 
             def take(result: TaskResult) -> None:
-                wanted = contents[result.key]
+                sha = str(file_facts.sha256[int(wanted[result.key])])
                 if result.status != "ok":
-                    failed[wanted] = result.status
-                elif result.sha256 != wanted:
-                    failed[wanted] = "changed while it was read"
+                    failed[sha] = result.status
+                elif result.sha256 != sha:
+                    failed[sha] = "changed while it was read"
                 else:
                     writer.add(result)
 
             with writer:
-                self._run(tasks, take, Pass(size, send="pixels"), "decoding")
+                self._run(_tasks(index, wanted), count, take, Pass(size, send="pixels"), "decoding")
         if writer.full:
-            return self._streamed(index, file_facts, size=size)
+            return self._streamed(index, self._validated(index, file_facts, size), size=size)
         if file.file.parent.exists():
             os.utime(file.file.parent)  # the time of last use, for `noisesieve cache --clear --older-than`
-        status = [failed.get(str(sha), state) for sha, state in zip(file_facts.sha256, file_facts.status, strict=True)]
-        file_facts = replace(file_facts, status=status)
+        file_facts = file_facts.with_status(failed)
         rows = np.flatnonzero(file_facts.readable).astype(np.int64)
-        slots = file.slots([str(file_facts.sha256[i]) for i in rows.tolist()])
+        slots = file.slots(file_facts.hashes.take(rows))
         return Decoded(file_facts, rows, CachedPixels(file.file, size, slots), reused=not writer.stored)
 
     def thumbnails(
@@ -173,18 +191,17 @@ class Decoder:
             if result.status == "ok" and (sha256 is None or result.sha256 == sha256[result.key]):
                 images[result.key] = result.data
 
-        self._run(tasks, take, Pass(longest, send="thumbnail", training_size=training_size), "thumbnails")
+        work = Pass(longest, send="thumbnail", training_size=training_size)
+        self._run(tasks, len(tasks), take, work, "thumbnails")
         return images
 
-    def validate(self, index: Index, rows: Ints) -> list[str | None]:
+    def validate(self, index: Index, rows: Ints) -> Hashes:
         """Decode these rows and keep nothing. Returns the hash of each content; None: it cannot be decoded."""
-        hashes: list[str | None] = [None] * len(rows)
-
-        def take(result: TaskResult) -> None:
-            hashes[result.key] = result.sha256 if result.status == "ok" else None
-
-        self._run(_tasks(index, rows), take, Pass(16), "validating")
-        return hashes
+        results = _Results(len(rows))
+        self._run(_tasks(index, rows), len(rows), results.take, Pass(16), "validating")
+        facts = results.file_facts()
+        decoded = np.array([results.status(row) == "ok" for row in range(len(rows))], dtype=np.bool_)
+        return Hashes.of_bytes(facts.hashes.raw(), ~decoded)
 
     def _file(self, root: Path | None, size: int, scratch: Path) -> RowFile:
         """Return the file of the pixels of one size: in the cache, or in the scratch folder."""
@@ -199,25 +216,33 @@ class Decoder:
         free = shutil.disk_usage(folder).free * 0.9
         return pixel_bytes(images, size) <= self.settings.cache_budget and pixel_bytes(missing, size) <= free
 
-    def _streamed(self, index: Index, file_facts: FileFacts, *, size: int) -> Decoded:
+    def _validated(self, index: Index, file_facts: FileFacts, size: int) -> FileFacts:
         """Decode everything once to find out what is readable, without storing it."""
-        readable = np.flatnonzero(file_facts.readable)
-        tasks = [ImageTask(i, index.locate(i)) for i in readable.tolist()]
-        if tasks and tasks[0].location.column is not None:
+        rows = np.flatnonzero(file_facts.readable).astype(np.int64)
+        failed: dict[int, str] = {}
+
+        def take(result: TaskResult) -> None:
+            if result.status != "ok":
+                failed[int(rows[result.key])] = result.status
+
+        self._run(_tasks(index, rows), len(rows), take, Pass(size), "validating")
+        if not failed:
+            return file_facts
+        status = list(file_facts.status)
+        for row, why in failed.items():
+            status[row] = why
+        return replace(file_facts, status=status)
+
+    def _streamed(self, index: Index, file_facts: FileFacts, *, size: int) -> Decoded:
+        """Return pixels that are decoded again for every batch. The file facts say what can be decoded."""
+        rows = np.flatnonzero(file_facts.readable).astype(np.int64)
+        if len(rows) and index.locate(int(rows[0])).column is not None:
             self._session.warn(
                 "Streaming embedded images in random order is slow: raise --cache-budget, or extract them."
             )
-        status = list(file_facts.status)
-
-        def take(result: TaskResult) -> None:
-            status[result.key] = result.status
-
-        self._run(tasks, take, Pass(size), "validating")
-        file_facts = replace(file_facts, status=status)
-        rows = np.flatnonzero(file_facts.readable).astype(np.int64)
         pixels = StreamedPixels(
-            locations=[index.locate(i) for i in rows.tolist()],
-            sha256=[str(file_facts.sha256[i]) for i in rows.tolist()],
+            locate=lambda row: index.locate(int(rows[row])),
+            hashes=file_facts.hashes.take(rows),
             size=size,
             workers=self.settings.workers or os.cpu_count() or 1,
             max_pixels=self.settings.max_pixels,
@@ -228,26 +253,27 @@ class Decoder:
 
     def _run(
         self,
-        tasks: list[ImageTask],
+        tasks: Iterable[ImageTask],
+        count: int,
         take: Callable[[TaskResult], None],
         work: Pass,
         stage: str,
         *,
-        known: Iterable[str] = (),
+        known: RowFile | None = None,
         session: Session | None = None,
     ) -> None:
-        """Run the tasks in the pool, with a progress bar; `take` receives each result.
+        """Run `count` tasks in the pool, with a progress bar; `take` receives each result.
 
-        The header is enough for contents that are known.
+        The header is enough for contents that a file has already: `known`.
         """
         session = session or self._session
-        session.stage(stage, len(tasks))
+        session.stage(stage, count)
         with tempfile.TemporaryDirectory(prefix="noisesieve-") as folder:
-            contents = KnownContents.of(known)
+            contents = KnownContents.load(None) if known is None else KnownContents(known.prefixes())
             if len(contents.numbers):
                 contents.save(Path(folder) / "known.npy")
                 work = replace(work, known=os.path.join(folder, "known.npy"))
-            for result in self._pool.run(tasks, work):
+            for result in self._pool.run(tasks, count, work):
                 take(result)
                 session.advance()
                 session.pause()
@@ -255,26 +281,46 @@ class Decoder:
 
 
 class _Results:
-    """The results of a pass by row, without their data."""
+    """The results of a pass by row, without their data: arrays, since there may be millions."""
 
     def __init__(self, rows: int) -> None:
-        self._results = [TaskResult(0, None, "", 0, 0)] * rows
-
-    def __getitem__(self, key: int) -> TaskResult:
-        return self._results[key]
+        self._hashes = np.zeros((rows, HASH_BYTES), dtype=np.uint8)
+        self._known = np.zeros(rows, dtype=np.bool_)
+        self._size = np.zeros((2, rows), dtype=np.int64)
+        self._transient = np.zeros(rows, dtype=np.bool_)
+        self._status = np.zeros(rows, dtype=np.int32)  # position in _words
+        self._words: dict[str, int] = {"ok": 0}
 
     def take(self, result: TaskResult) -> None:
-        self._results[result.key] = result._replace(data=b"")
+        row = result.key
+        self._known[row] = result.sha256 is not None
+        if result.sha256 is not None:
+            self._hashes[row] = np.frombuffer(bytes.fromhex(result.sha256), dtype=np.uint8)
+        self._size[:, row] = result.width, result.height
+        self._transient[row] = result.transient
+        self._status[row] = self._words.setdefault(result.status, len(self._words))
+
+    def sha256(self, row: int) -> str | None:
+        return self._hashes[row].tobytes().hex() if self._known[row] else None
+
+    def status(self, row: int) -> str:
+        return list(self._words)[int(self._status[row])]
+
+    @property
+    def lost(self) -> Ints:
+        """Rows whose failure may not happen again."""
+        return np.flatnonzero(self._transient).astype(np.int64)
 
     def file_facts(self) -> FileFacts:
-        return FileFacts(
-            sha256=[result.sha256 for result in self._results],
-            # An image whose header is fine counts as readable here: `decode` finds out whether it can be decoded.
-            status=["ok" if result.width else result.status for result in self._results],
-            width=np.array([result.width for result in self._results], dtype=np.int64),
-            height=np.array([result.height for result in self._results], dtype=np.int64),
-        )
+        # An image whose header is fine counts as readable here: `decode` finds out whether it can be decoded.
+        codes = np.where(self._size[0] > 0, 0, self._status)
+        status = pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array(list(self._words)))
+        width, height = self._size
+        return FileFacts(Hashes.of_bytes(self._hashes, ~self._known), Texts(status), width, height)
 
 
-def _tasks(index: Index, rows: Ints | None = None) -> list[ImageTask]:
-    return [ImageTask(j, index.locate(i)) for j, i in enumerate(range(len(index)) if rows is None else rows.tolist())]
+def _tasks(index: Index, rows: Ints | None = None, *, keyed: bool = False) -> Iterator[ImageTask]:
+    """Yield the tasks of some rows, or of all. Their key is the row if `keyed`, else its position among these."""
+    for j in range(len(index) if rows is None else len(rows)):
+        row = j if rows is None else int(rows[j])
+        yield ImageTask(row if keyed else j, index.locate(row))

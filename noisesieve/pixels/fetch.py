@@ -6,6 +6,7 @@ import base64
 import errno
 import functools
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from noisesieve.core.untrusted import open_regular, read_regular
 from noisesieve.pixels.image import Unreadable
 
 MAX_BYTES = 2**29  # larger files are not read
+BATCH = 64  # embedded images that are in memory at a time
 
 
 def fetch(location: ImageLocation) -> bytes:
@@ -26,7 +28,7 @@ def fetch(location: ImageLocation) -> bytes:
         return _file(location.file)
     try:
         cell = _cell(location.file, location.column, location.position)
-    except (pa.ArrowException, OSError, ValueError, KeyError, IndexError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, IndexError, StopIteration) as error:
         raise Unreadable(f"cannot be read from the table: {type(error).__name__}") from error
     if cell is None:
         raise Unreadable(f"no image bytes in column {location.column!r}")
@@ -46,16 +48,51 @@ def _file(path: str) -> bytes:
 
 
 def _cell(file: str, column: str, position: int) -> bytes | None:
-    if file.lower().endswith((".jsonl", ".ndjson")):
+    if _is_jsonl(file):
         return _jsonl_cell(file, column, position)
-    starts = _starts(file)
-    group = int(np.searchsorted(starts, position, side="right")) - 1
-    cell: Any = _group(file, column, group)[position - int(starts[group])].as_py()
+    cell: Any = _cells(file, column).read(position)
     if isinstance(cell, dict):  # Hugging Face: a struct of bytes and path
         cell = cell.get("bytes")
     if isinstance(cell, bytes) and len(cell) > MAX_BYTES:
         raise Unreadable(f"{len(cell)} bytes, more than {MAX_BYTES}")
     return cell if isinstance(cell, bytes) else None
+
+
+def _is_jsonl(file: str) -> bool:
+    return file.lower().endswith((".jsonl", ".ndjson"))
+
+
+def row_group(location: ImageLocation) -> tuple[str, int] | None:
+    """Return the file and the row group of an image that is embedded in a Parquet file; None for any other."""
+    if location.column is None or _is_jsonl(location.file):
+        return None
+    try:
+        return location.file, int(np.searchsorted(_starts(location.file), location.position, side="right")) - 1
+    except (pa.ArrowException, OSError):
+        return None  # the worker finds out why
+
+
+class _Cells:
+    """The cells of one column, read in order: a batch of them is in memory, not a whole row group."""
+
+    def __init__(self, file: str, column: str) -> None:
+        self._file, self._column = file, column
+        self._starts = _starts(file)
+        self._group = -1
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._batch: pa.Array = pa.nulls(0)
+        self._first = 0  # position of the first cell of the batch
+
+    def read(self, position: int) -> Any:
+        """Return the cell at a position. Positions that ascend are read once."""
+        group = int(np.searchsorted(self._starts, position, side="right")) - 1
+        if group != self._group or position < self._first:
+            self._group, self._batch, self._first = group, pa.nulls(0), int(self._starts[group])
+            self._batches = _open(self._file).iter_batches(BATCH, row_groups=[group], columns=[self._column])
+        while position >= self._first + len(self._batch):
+            self._first += len(self._batch)
+            self._batch = next(self._batches).column(0)  # StopIteration: the file has fewer rows than it claims
+        return self._batch[position - self._first].as_py()
 
 
 def _jsonl_cell(file: str, column: str, offset: int) -> bytes | None:
@@ -84,6 +121,6 @@ def _starts(file: str) -> Ints:
     return np.cumsum([0, *sizes], dtype=np.int64)[:-1]
 
 
-@functools.lru_cache(maxsize=2)  # rows are read in order: the current row group and the one before
-def _group(file: str, column: str, group: int) -> pa.ChunkedArray:
-    return _open(file).read_row_group(group, columns=[column])[column]
+@functools.lru_cache(maxsize=2)
+def _cells(file: str, column: str) -> _Cells:
+    return _Cells(file, column)

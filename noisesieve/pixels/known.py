@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +16,6 @@ class KnownContents:
     """The beginnings of content hashes as sorted numbers: 8 bytes for each."""
 
     numbers: npt.NDArray[np.uint64]
-
-    @classmethod
-    def of(cls, contents: Iterable[str]) -> KnownContents:
-        """Return these contents."""
-        numbers = np.fromiter((int(sha[:DIGITS], 16) for sha in contents), dtype=np.uint64)
-        return cls(np.sort(numbers))
 
     @classmethod
     def load(cls, file: str | None) -> KnownContents:

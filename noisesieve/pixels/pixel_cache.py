@@ -22,7 +22,7 @@ from noisesieve.pixels.image import DECODER_VERSION
 from noisesieve.pixels.pixel_settings import PixelSettings
 
 OUR_FILE = re.compile(
-    r"\.lock|[a-z0-9_]+\.(u8|f16|chunks)|contents\.parquet"
+    r"\.lock|[a-z0-9_]+\.(u8|f16|chunks|sorted)|\.[a-z0-9_]+\.sorted\.[0-9a-f]{8}\.tmp|contents\.parquet"
 )  # in an entry; the last of older versions
 
 

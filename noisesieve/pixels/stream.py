@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from noisesieve.core.columns import Hashes
 from noisesieve.core.errors import InputError
 from noisesieve.core.records import Bytes, ImageLocation, Ints
 from noisesieve.pixels.worker_pool import ImageTask, Pass, WorkerPool
@@ -19,8 +20,8 @@ AHEAD = 4  # batches decoded before they are asked for
 class StreamedPixels:
     """The readable rows by location and content hash. A file that changes or disappears stops the run."""
 
-    locations: list[ImageLocation]
-    sha256: list[str]
+    locate: Callable[[int], ImageLocation]
+    hashes: Hashes  # (N,)
     size: int
     workers: int
     max_pixels: int
@@ -28,7 +29,7 @@ class StreamedPixels:
     pool: WorkerPool | None = field(default=None, compare=False, repr=False)  # of the command; None: its own
 
     def __len__(self) -> int:
-        return len(self.locations)
+        return len(self.hashes)
 
     def batches(self, order: Sequence[Ints]) -> Iterator[Bytes]:
         """Yield the images (B, S, S, 3) of each array of rows, decoded ahead in worker processes."""
@@ -42,7 +43,8 @@ class StreamedPixels:
         def send(batch: int) -> None:
             rows = order[batch].tolist()
             ready[batch], waiting[batch] = np.empty((len(rows), self.size, self.size, 3), np.uint8), len(rows)
-            self._pool.submit([ImageTask(batch * longest + j, self.locations[row]) for j, row in enumerate(rows)], work)
+            tasks = [ImageTask(batch * longest + j, self.locate(row)) for j, row in enumerate(rows)]
+            self._pool.submit(tasks, len(rows), work)
 
         try:
             for batch in range(min(AHEAD, len(order))):
@@ -66,10 +68,10 @@ class StreamedPixels:
         return self.pool or WorkerPool(self.workers, max_pixels=self.max_pixels, seconds=self.seconds)
 
     def _verify(self, sha256: str | None, status: str, row: int) -> None:
-        if status != "ok" or sha256 != self.sha256[row]:
+        if status != "ok" or sha256 != self.hashes[row]:
             reason = status if status != "ok" else "its content changed"
             raise InputError(
-                f"{self.locations[row].file}: {reason} since the run began.",
+                f"{self.locate(row).file}: {reason} since the run began.",
                 "Put the file back and run the same command again: the run resumes.",
             )
 

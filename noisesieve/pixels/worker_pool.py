@@ -13,7 +13,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import IO, NamedTuple
@@ -21,8 +22,10 @@ from typing import IO, NamedTuple
 import noisesieve
 from noisesieve.core.errors import NoisesieveError
 from noisesieve.core.records import ImageLocation
+from noisesieve.pixels.fetch import row_group
 
 CHUNK = 32  # images per message to a worker: large enough to hide the latency, small enough to balance the load
+EMBEDDED_CHUNK = 4096  # of one row group of a table: it is read by one worker, or by few if it is large
 WAITING = 256  # results that wait for the caller, at most: then the workers wait, or the pixels would fill the memory
 
 
@@ -68,9 +71,8 @@ class WorkerPool:
         self._forget()
 
     def _forget(self) -> None:
-        self._tasks: queue.SimpleQueue[tuple[Pass, list[ImageTask]] | None] = queue.SimpleQueue()
+        self._queue = _TaskQueue()
         self._results: queue.Queue[TaskResult | BaseException] = queue.Queue(WAITING)
-        self._sent: dict[int, tuple[Pass, ImageTask]] = {}  # by key, until their first result
         self._workers: list[_WorkerThread] = []
 
     def __enter__(self) -> WorkerPool:
@@ -83,8 +85,7 @@ class WorkerPool:
 
     def end_processes(self) -> None:
         """End all processes and drop what they have not done. The next task starts new ones."""
-        for _ in self._workers:
-            self._tasks.put(None)
+        self._queue.close()
         for worker in self._workers:
             worker.end_process()
         while any(worker.is_alive() for worker in self._workers):  # one may wait for a place in the queue
@@ -94,14 +95,12 @@ class WorkerPool:
             worker.close()
         self._forget()
 
-    def submit(self, tasks: Sequence[ImageTask], work: Pass) -> None:
-        """Queue tasks; each gives one result."""
-        self._sent.update((task.key, (work, task)) for task in tasks)
-        for _ in range(min(self._count, -(-len(self._sent) // CHUNK)) - len(self._workers)):
-            self._workers.append(_WorkerThread(self._max_pixels, self._tasks, self._results, self._seconds))
+    def submit(self, tasks: Iterable[ImageTask], count: int, work: Pass) -> None:
+        """Queue `count` tasks, which are made when a worker is free; each gives one result."""
+        self._queue.add(work, tasks)
+        for _ in range(min(self._count, -(-count // CHUNK)) - len(self._workers)):
+            self._workers.append(_WorkerThread(self._max_pixels, self._queue, self._results, self._seconds))
             self._workers[-1].start()
-        for start in range(0, len(tasks), CHUNK):
-            self._tasks.put((work, list(tasks[start : start + CHUNK])))
 
     def result(self) -> TaskResult:
         """Wait for the next result, in any order."""
@@ -115,16 +114,13 @@ class WorkerPool:
                 continue
             if isinstance(result, BaseException):
                 raise result
-            sent = self._sent.pop(result.key, None)
-            if not result.transient or sent is None:
+            if not self._queue.try_again(result):
                 return result
-            work, task = sent
-            self._tasks.put((work, [task]))
 
-    def run(self, tasks: Sequence[ImageTask], work: Pass) -> Iterator[TaskResult]:
+    def run(self, tasks: Iterable[ImageTask], count: int, work: Pass) -> Iterator[TaskResult]:
         """Run all tasks and yield their results. If the caller stops before the last one, the processes end."""
-        self.submit(tasks, work)
-        left = len(tasks)
+        self.submit(tasks, count, work)
+        left = count
         try:
             while left:
                 yield self.result()
@@ -134,13 +130,77 @@ class WorkerPool:
                 self.end_processes()
 
 
+class _TaskQueue:
+    """The tasks that no worker has taken yet, made one message at a time, and those that have no result yet."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._passes: deque[tuple[Pass, Iterator[list[ImageTask]]]] = deque()
+        self._again: deque[tuple[Pass, list[ImageTask]]] = deque()
+        self._sent: dict[int, tuple[Pass, ImageTask]] = {}  # by key, until their first result
+        self._closed = False
+
+    def add(self, work: Pass, tasks: Iterable[ImageTask]) -> None:
+        """Add the tasks of a pass."""
+        with self._changed:
+            self._passes.append((work, _messages(tasks)))
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let every waiting worker end."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def next(self) -> tuple[Pass, list[ImageTask]] | None:
+        """Wait for the next message of a worker; None at the end."""
+        with self._changed:
+            while not self._closed:
+                if self._again:
+                    return self._again.popleft()
+                while self._passes:
+                    work, messages = self._passes[0]
+                    if (message := next(messages, None)) is not None:
+                        self._sent.update((task.key, (work, task)) for task in message)
+                        return work, message
+                    self._passes.popleft()
+                self._changed.wait()
+        return None
+
+    def try_again(self, result: TaskResult) -> bool:
+        """Queue the task of a passing failure once more. Returns False for a result that is final."""
+        with self._changed:
+            sent = self._sent.pop(result.key, None)
+            if sent is None or not result.transient:
+                return False
+            work, task = sent
+            self._again.append((work, [task]))
+            self._changed.notify()
+            return True
+
+
+def _messages(tasks: Iterable[ImageTask]) -> Iterator[list[ImageTask]]:
+    """Yield the tasks in lists; those of a table's row group together, so that one worker reads it."""
+    message: list[ImageTask] = []
+    group: tuple[str, int] | None = None
+    for task in tasks:
+        own = row_group(task.location)
+        if message and (own != group or len(message) == (CHUNK if group is None else EMBEDDED_CHUNK)):
+            yield message
+            message = []
+        message.append(task)
+        group = own
+    if message:
+        yield message
+
+
 class _WorkerThread(threading.Thread):
     """Drives one process: sends it tasks, reads its results, replaces it when it dies."""
 
     def __init__(
         self,
         max_pixels: int,
-        tasks: queue.SimpleQueue[tuple[Pass, list[ImageTask]] | None],
+        tasks: _TaskQueue,
         results: queue.Queue[TaskResult | BaseException],
         seconds: float,
     ) -> None:
@@ -153,7 +213,7 @@ class _WorkerThread(threading.Thread):
 
     def run(self) -> None:
         try:
-            while (message := self._tasks.get()) is not None:
+            while (message := self._tasks.next()) is not None:
                 work, tasks = message
                 while tasks and not self._over:
                     tasks = tasks[self._run_tasks(work, tasks) :]

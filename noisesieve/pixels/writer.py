@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from noisesieve.core.progress import Session
-from noisesieve.core.row_store import CHUNK, RowFile
+from noisesieve.core.row_store import CHUNK, WORTH_AN_INDEX, RowFile
 from noisesieve.pixels.pixel_cache import warn_uncached
 from noisesieve.pixels.worker_pool import TaskResult
 
@@ -25,6 +25,8 @@ class PixelWriter:
 
     def __exit__(self, *_: object) -> None:
         self._append()  # also if the work was stopped: the next run goes on from there
+        if self.stored >= WORTH_AN_INDEX:
+            self.file.write_sorted_index()
 
     def add(self, result: TaskResult) -> None:
         """Store the pixels of a result, if it has any."""

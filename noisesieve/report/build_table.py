@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from noisesieve.core.columns import BLOCK, Hashes, Texts
 from noisesieve.core.errors import UsageError
-from noisesieve.core.records import Bools, FileFacts, Floats, Index, Ints, Scores, Verdicts
+from noisesieve.core.records import Bools, FileFacts, Index, Ints, Probabilities, Scores, Verdicts
 from noisesieve.core.text import carried_name
 from noisesieve.report.schema import COLUMNS, LOW_EVIDENCE, SPLIT, TOP, report_schema
 
@@ -50,75 +51,99 @@ class ReportInputs:
 
 def build_table(inputs: ReportInputs) -> pa.Table:
     """Return the report's table, one row per image, in index order."""
-    index, verdicts, probs = inputs.index, inputs.verdicts, inputs.scores.probs
-    total = len(index)
-    expander = _RowExpander(inputs.rows, total)
-    top = np.concatenate([np.argsort(-part, axis=1, kind="stable")[:, :TOP] for part in _blocks(probs)])  # (N, 5)
-    top_probs = np.take_along_axis(probs, top, axis=1).astype(np.float32)
+    return pa.concat_tables(build_blocks(inputs)).unify_dictionaries()
+
+
+def build_blocks(inputs: ReportInputs) -> Iterator[pa.Table]:
+    """Yield the report's table in blocks of up to BLOCK rows: all of a million rows would take half a gigabyte."""
+    low_evidence = np.bincount(inputs.codes, minlength=len(inputs.classes)) < LOW_EVIDENCE
+    for start in range(0, max(1, len(inputs.index)), BLOCK):
+        yield _block(inputs, slice(start, min(start + BLOCK, len(inputs.index))), low_evidence)
+
+
+def _block(inputs: ReportInputs, rows: slice, low_evidence: Bools) -> pa.Table:
+    """Return some rows of the report. `low_evidence` is a property of classes."""
+    index, facts, total = inputs.index, inputs.file_facts, rows.stop - rows.start
+    expander = _RowExpander(inputs.rows, rows)
+    own = expander.own
+    verdicts, probs, codes = inputs.verdicts, inputs.scores.probs[own], inputs.codes[own]
+    top = most_probable(probs)  # (B, 5)
+    top_probs = np.take_along_axis(probs, top, axis=1)
     predicted = top[:, 0]
     names = pa.array(inputs.classes, pa.string())
-    counts = np.bincount(inputs.codes, minlength=len(inputs.classes))
+    unknown = None if inputs.unknown is None else inputs.unknown[rows]
+    flagged_epochs = inputs.scores.flagged_epochs
     columns: dict[str, Any] = {
-        "row": np.arange(total),
-        "id": index.ids,
-        "path": index.paths,
-        "label": index.labels,
-        "loss": expander.numbers(verdicts.loss),
-        "regularizer": expander.numbers(verdicts.regularizer),
-        "regularized_loss": expander.numbers(verdicts.regularized_loss),
-        "threshold": expander.numbers(verdicts.threshold),
-        "margin": expander.numbers(verdicts.margin),
-        "verdict": expander.verdict(verdicts.corrupted, inputs.unknown),
-        "paper_verdict": expander.verdict(verdicts.paper_corrupted, inputs.unknown),
-        "rank": expander.numbers(verdicts.rank),
+        "row": np.arange(rows.start, rows.stop),
+        "id": _texts(index.column("ids"), rows),
+        "path": _texts(index.column("paths"), rows),
+        "label": _texts(index.column("labels"), rows),
+        "loss": expander.numbers(verdicts.loss[own]),
+        "regularizer": expander.numbers(verdicts.regularizer[own]),
+        "regularized_loss": expander.numbers(verdicts.regularized_loss[own]),
+        "threshold": expander.numbers(verdicts.threshold[own]),
+        "margin": expander.numbers(verdicts.margin[own]),
+        "verdict": expander.verdict(verdicts.corrupted[own], unknown),
+        "paper_verdict": expander.verdict(verdicts.paper_corrupted[own], unknown),
+        "rank": expander.numbers(verdicts.rank[own]),
         "predicted_label": expander.words(names, predicted),
         "predicted_probability": expander.numbers(top_probs[:, 0]),
-        "label_probability": expander.numbers(verdicts.label_probability.astype(np.float32)),
-        "suggested_label": expander.words(names, predicted, verdicts.corrupted & (predicted != inputs.codes)),
-        "corruption_probability": expander.numbers(verdicts.corruption_probability.astype(np.float32)),
+        "label_probability": expander.numbers(verdicts.label_probability[own].astype(np.float32)),
+        "suggested_label": expander.words(names, predicted, verdicts.corrupted[own] & (predicted != codes)),
+        "corruption_probability": expander.numbers(verdicts.corruption_probability[own].astype(np.float32)),
         "flagged_epochs": pa.nulls(total, pa.float32())
-        if inputs.scores.flagged_epochs is None
-        else expander.numbers(inputs.scores.flagged_epochs.astype(np.float32)),
-        "low_evidence": expander.flags(counts[inputs.codes] < LOW_EVIDENCE),
-        "waived": np.zeros(total, dtype=np.bool_) if inputs.waived is None else inputs.waived,
-        "in_training": ~expander.not_scored if inputs.in_training is None else inputs.in_training,
-        "source_line": pa.nulls(total, pa.int64()) if index.lines is None else index.lines,
-        "status": inputs.file_facts.status,
-        "sha256": inputs.file_facts.sha256,
+        if flagged_epochs is None
+        else expander.numbers(flagged_epochs[own].astype(np.float32)),
+        "low_evidence": expander.flags(low_evidence[codes]),
+        "waived": np.zeros(total, dtype=np.bool_) if inputs.waived is None else inputs.waived[rows],
+        "in_training": ~expander.not_scored if inputs.in_training is None else inputs.in_training[rows],
+        "source_line": pa.nulls(total, pa.int64()) if index.lines is None else index.lines[rows],
+        "status": _texts(Texts(facts.status), rows),
+        "sha256": Hashes(facts.hashes.array[rows]).to_arrow(),
         "top_labels": expander.lists(names.take(pa.array(top.reshape(-1))), top.shape[1]),
         "top_probabilities": expander.lists(pa.array(top_probs.reshape(-1)), top.shape[1]),
-        "trusted": _trusted(inputs),
-        "decided_label": _of_decided(inputs, "label"),
-        "decided": _of_decided(inputs, "decision"),
-        "decided_by": _of_decided(inputs, "by"),
-        "decided_at": _of_decided(inputs, "at"),
+        "trusted": _trusted(inputs, rows),
+        "decided_label": _of_decided(inputs, "label", rows),
+        "decided": _of_decided(inputs, "decision", rows),
+        "decided_by": _of_decided(inputs, "by", rows),
+        "decided_at": _of_decided(inputs, "at", rows),
     }
     arrays = [_typed(columns[name], kind) for name, kind in COLUMNS.items()]
-    table = pa.table(arrays, schema=report_schema())
-    return _with_users_columns(table, index)
+    return _with_users_columns(pa.table(arrays, schema=report_schema()), index, rows)
 
 
-def _trusted(inputs: ReportInputs) -> Bools:
-    """Return (rows of the index,) which labels are known to be right: marked in the table, or decided by a person."""
-    total = len(inputs.index)
-    marked = np.zeros(total, dtype=np.bool_) if inputs.index.trusted is None else inputs.index.trusted.copy()
-    marked[[row for row, decided in inputs.decided.items() if decided.label is not None]] = True
-    return marked
+def most_probable(probs: Probabilities) -> Ints:
+    """Return the most probable classes, (N, 5) or fewer; of equally probable ones the first."""
+    left, top = probs.copy(), []
+    rows = np.arange(len(probs))
+    for _ in range(min(TOP, probs.shape[1])):  # far cheaper than a sort of many classes
+        top.append(left.argmax(axis=1))
+        left[rows, top[-1]] = -1.0
+    return np.stack(top, axis=1).astype(np.int64)
 
 
-def _of_decided(inputs: ReportInputs, name: str) -> pa.Array:
+def _texts(column: Texts, rows: slice) -> pa.Array:
+    return column.array[rows].cast(pa.string())
+
+
+def _trusted(inputs: ReportInputs, rows: slice) -> Bools:
+    """Return which labels are known to be right: marked in the table, or decided by a person."""
+    marked = inputs.index.trusted
+    known = np.zeros(rows.stop - rows.start, dtype=np.bool_) if marked is None else marked[rows].copy()
+    known[[row - rows.start for row in _decided(inputs, rows) if inputs.decided[row].label is not None]] = True
+    return known
+
+
+def _of_decided(inputs: ReportInputs, name: str, rows: slice) -> pa.Array:
     """Return one fact of every decided row, null for the others."""
-    total = len(inputs.index)
-    if not inputs.decided:
-        return pa.nulls(total, pa.string())
-    values = {row: getattr(decided, name) or None for row, decided in inputs.decided.items()}
-    return pa.array([values.get(row) for row in range(total)], pa.string())
+    values = np.full(rows.stop - rows.start, None, dtype=object)
+    for row in _decided(inputs, rows):
+        values[row - rows.start] = getattr(inputs.decided[row], name) or None
+    return pa.array(values, pa.string())
 
 
-def _blocks(probs: Floats, rows: int = 65_536) -> Iterator[Floats]:
-    """Yield blocks of rows: a sorted copy of a million rows by a thousand classes would not fit in memory."""
-    for start in range(0, max(1, len(probs)), rows):
-        yield probs[start : start + rows]
+def _decided(inputs: ReportInputs, rows: slice) -> list[int]:
+    return [row for row in inputs.decided if rows.start <= row < rows.stop]
 
 
 def _typed(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
@@ -127,40 +152,46 @@ def _typed(values: Any, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
     return pa.array(values, kind)
 
 
-def _with_users_columns(table: pa.Table, index: Index) -> pa.Table:
+def _with_users_columns(table: pa.Table, index: Index, rows: slice) -> pa.Table:
     taken = set(table.column_names) | {SPLIT}
     if index.splits is not None:
-        table = table.append_column(SPLIT, pa.array(index.splits, pa.string()))
+        table = table.append_column(SPLIT, _texts(index.column("splits"), rows))
     if index.carried is not None:
         for name in index.carried.column_names:
             new = carried_name(name, taken)
             taken.add(new)
-            table = table.append_column(new, index.carried[name])
+            table = table.append_column(new, index.carried[name].slice(rows.start, rows.stop - rows.start))
     return table
 
 
 class _RowExpander:
-    """Expands values of the scored rows to all rows; the others are null."""
+    """Expands values of the scored rows of a block to all of its rows; the others are null."""
 
-    def __init__(self, rows: Ints, total: int) -> None:
-        self._total = total
+    def __init__(self, scored: Ints, rows: slice) -> None:
+        begin, end = np.searchsorted(scored, (rows.start, rows.stop)).tolist()
+        self.own = slice(begin, end)  # positions of the block's rows among the scored rows, which are ascending
+        total = rows.stop - rows.start
+        places = scored[self.own] - rows.start
         self.not_scored = np.ones(total, dtype=np.bool_)
-        self.not_scored[rows] = False
-        self.source = np.zeros(total, dtype=np.int64)  # position of each row among the scored rows
-        self.source[rows] = np.arange(len(rows))
+        self.not_scored[places] = False
+        self._source = np.zeros(total, dtype=np.int64)  # position of each row among the block's scored rows
+        self._source[places] = np.arange(len(places))
+
+    def _spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values[self._source] if len(values) else np.zeros(len(self._source), dtype=values.dtype)
 
     def numbers(self, values: npt.NDArray[Any]) -> pa.Array:
-        return pa.array(values[self.source], mask=self.not_scored)
+        return pa.array(self._spread(values), mask=self.not_scored)
 
     def flags(self, values: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        return values[self.source] & ~self.not_scored
+        return self._spread(values) & ~self.not_scored
 
     def words(self, names: pa.Array, codes: Ints, where: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-        hidden = self.not_scored if where is None else self.not_scored | ~where[self.source]
-        return names.take(pa.array(codes[self.source], mask=hidden))
+        hidden = self.not_scored if where is None else self.not_scored | ~self._spread(where)
+        return names.take(pa.array(self._spread(codes), mask=hidden))
 
     def verdict(self, corrupted: Bools, unknown: Bools | None) -> pa.Array:
-        codes = np.where(self.not_scored, 2, corrupted[self.source].astype(np.int8)).astype(np.int8)
+        codes = np.where(self.not_scored, 2, self._spread(corrupted).astype(np.int8)).astype(np.int8)
         words = ["clean", "corrupted", "unreadable"]
         if unknown is not None:
             codes[unknown] = 3
@@ -173,20 +204,25 @@ class _RowExpander:
         offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
         return pa.ListArray.from_arrays(offsets, flat, mask=pa.array(self.not_scored))
 
+    def vectors(self, values: npt.NDArray[Any]) -> pa.Array:
+        """Return fixed-size lists; null for rows that were not scored."""
+        flat = pa.array(self._spread(values).reshape(-1))
+        return pa.FixedSizeListArray.from_arrays(flat, values.shape[1], mask=pa.array(self.not_scored))
 
-def probabilities_table(inputs: ReportInputs) -> pa.Table:
-    """Return the class probabilities of every row, in the order of the classes; null if it was not scored."""
-    total, classes = len(inputs.index), len(inputs.classes)
-    expander = _RowExpander(inputs.rows, total)
-    flat = inputs.scores.probs.astype(np.float32)[expander.source].reshape(-1)
-    lists = pa.FixedSizeListArray.from_arrays(pa.array(flat), classes, mask=pa.array(expander.not_scored))
-    return pa.table({"row": pa.array(np.arange(total)), "probabilities": lists})
+
+def probability_blocks(inputs: ReportInputs) -> Iterator[pa.Table]:
+    """Yield the class probabilities of every row, in the order of the classes; null if it was not scored."""
+    total = len(inputs.index)
+    for start in range(0, max(1, total), BLOCK):
+        rows = slice(start, min(start + BLOCK, total))
+        expander = _RowExpander(inputs.rows, rows)
+        lists = expander.vectors(inputs.scores.probs[expander.own])
+        yield pa.table({"row": pa.array(np.arange(rows.start, rows.stop)), "probabilities": lists})
 
 
 def class_codes(labels: Sequence[str], classes: Sequence[str]) -> Ints:
-    """Return labels as positions in `classes`."""
-    number = {name: i for i, name in enumerate(classes)}
-    return np.array([number[label] for label in labels], dtype=np.int64)
+    """Return labels as positions in `classes`, -1 for one that is not there."""
+    return (labels if isinstance(labels, Texts) else Texts(labels)).codes(classes)
 
 
 def require_column(index: Index, column: str | None, option: str = "--group-by") -> None:

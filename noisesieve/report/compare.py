@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-import operator
-from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from noisesieve.core.columns import Texts
+from noisesieve.core.files import Json
+from noisesieve.core.records import Bools, Ints
 from noisesieve.core.text import natural_key
 from noisesieve.report.report import Report
 from noisesieve.report.run import method_of
 
 KINDS = ("new", "fixed", "decided", "cleared", "waived", "gone", "persistent")
-
-
-@dataclass(frozen=True)
-class ComparedRow:
-    """What is compared of one row of a report."""
-
-    row: int
-    id: str | None  # None: a row number, which changes when an earlier row is removed
-    path: str | None
-    sha256: str | None
-    label: str
-    suggested_label: str | None
-    corruption_probability: float | None
-    waived: bool
-    suspect: bool
-    scored: bool
-    decided: bool
 
 
 @dataclass(frozen=True)
@@ -88,27 +77,29 @@ def compare(before: Report, after: Report) -> RunComparison:
     label in the dataset, and a person has decided since. cleared: the same label, but no suspect any more. waived:
     reviewed, the label is right. gone: the row is missing or unreadable. persistent: a suspect in both.
     """
-    old, new = _rows(before), _rows(after)
-    new_row_of = _match(old, new)
-    backwards = {b: a for a, b in new_row_of.items()}
+    old, new = _ReportRows(before), _ReportRows(after)
+    to_new = _match(old, new)
+    to_old = np.full(len(after), -1, dtype=np.int64)
+    matched = np.flatnonzero(to_new >= 0)
+    to_old[to_new[matched]] = matched
+    names = sorted({*old.labels.distinct(), *new.labels.distinct()}, key=natural_key)
+    old_codes, new_codes = old.labels.codes(names), new.labels.codes(names)
     suspects: dict[str, list[ChangedSuspect]] = {kind: [] for kind in KINDS}
-    for i, row in enumerate(old):
-        if row.suspect:
-            now = new[new_row_of[i]] if i in new_row_of else None
-            suspects[_kind_of_change(row, now)].append(_entry(row, now))
-    for i, row in enumerate(new):
-        if row.suspect:
-            then = old[backwards[i]] if i in backwards else None
-            if then is None or not then.suspect:
-                suspects["new"].append(_entry(then, row))
+    was = np.flatnonzero(old.suspect)
+    now = to_new[was]
+    for row, other in zip(old.entries(was), new.entries(now), strict=True):
+        suspects[_kind_of_change(row, other)].append(_entry(row, other))
+    found = np.flatnonzero(new.suspect & ~np.where(to_old >= 0, old.suspect[to_old], False))
+    for row, other in zip(new.entries(found), old.entries(to_old[found]), strict=True):
+        suspects["new"].append(_entry(other, row))
     return RunComparison(
-        before=ComparedRun(_path(before), len(old), sum(row.suspect for row in old), method_of(before.facts.settings)),
-        after=ComparedRun(_path(after), len(new), sum(row.suspect for row in new), method_of(after.facts.settings)),
-        matched=len(new_row_of),
-        relabelled=sum(old[a].label != new[b].label for a, b in new_row_of.items()),
+        before=ComparedRun(_path(before), len(before), int(old.suspect.sum()), method_of(before.facts.settings)),
+        after=ComparedRun(_path(after), len(after), int(new.suspect.sum()), method_of(after.facts.settings)),
+        matched=len(matched),
+        relabelled=int((old_codes[matched] != new_codes[to_new[matched]]).sum()),
         counts={kind: len(rows) for kind, rows in suspects.items()},
         suspects=suspects,
-        classes=_classes(old, new),
+        classes=_classes(names, (old, old_codes), (new, new_codes)),
     )
 
 
@@ -116,81 +107,124 @@ def _path(report: Report) -> str:
     return str(report.path.parent if report.path.name == "report.parquet" else report.path)
 
 
-def _rows(report: Report) -> list[ComparedRow]:
-    names = ["row", "id", "path", "sha256", "label", "suggested_label", "corruption_probability", "waived"]
-    flags = (report.verdicts == "corrupted") & ~report.table["waived"].to_numpy(zero_copy_only=False)
-    scored = (report.verdicts == "corrupted") | (report.verdicts == "clean")
-    columns = [report.table[name].to_pylist() for name in names]
-    decided = report.table["decided"].is_valid().to_pylist()
-    rows = [ComparedRow(*values) for values in zip(*columns, flags.tolist(), scored.tolist(), decided, strict=True)]
-    # A row number says nothing where content does.
-    numbered = [row.path is None and row.id == str(row.row) and row.sha256 is not None for row in rows]
-    return [replace(row, id=None) if is_number else row for row, is_number in zip(rows, numbered, strict=True)]
+class _ReportRows:
+    """What is compared of the rows of a report, as columns."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self.labels = Texts(report.column("label"), few=True)
+        self.suspect = report.is_suspect(0.0)
+        self.scored: Bools = (report.verdicts == "corrupted") | (report.verdicts == "clean")
+
+    def key(self, name: str) -> pa.Array:
+        """Return the values of a column that rows are matched by. A row number says nothing where content does."""
+        values = self._report.texts(name).array
+        if name != "id":
+            return values
+        numbers = pa.array(np.arange(len(values))).cast(pa.large_string())
+        content, place = self._report.column("sha256").combine_chunks(), self._report.column("path").combine_chunks()
+        says_nothing = pc.and_(pc.equal(values, numbers), pc.and_(place.is_null(), content.is_valid()))
+        return pc.if_else(says_nothing, None, values)
+
+    def entries(self, rows: Ints) -> Iterator[Json | None]:
+        """Yield some rows, None for -1."""
+        columns = ("row", "id", "label", "suggested_label", "corruption_probability", "waived", "decided")
+        there = rows[rows >= 0]
+        known = iter(self._report.take(there, *columns).to_pylist())
+        flags = zip(self.suspect[there].tolist(), self.scored[there].tolist(), strict=True)
+        for row in rows.tolist():
+            if row < 0:
+                yield None
+            else:
+                suspect, scored = next(flags)
+                yield {**next(known), "suspect": suspect, "scored": scored}
 
 
-def _match(old: list[ComparedRow], new: list[ComparedRow]) -> dict[int, int]:
-    """Return row of the old report → row of the new one: the same id, else the same path, else the same content.
+def _match(old: _ReportRows, new: _ReportRows) -> Ints:
+    """Return for each old row the new one, or -1: the same id, else the same path, else the same content.
 
     Of several rows with the same content, those with the same label are matched first.
     """
-    new_row_of: dict[int, int] = {}
-    taken: set[int] = set()
-    for key in ("id", "path"):
-        name_of = operator.attrgetter(key)
-        row_of = {name_of(row): i for i, row in enumerate(new) if name_of(row) is not None and i not in taken}
-        for i, row in enumerate(old):
-            j = row_of.get(name_of(row)) if i not in new_row_of and name_of(row) is not None else None
-            if j is not None and j not in taken:
-                new_row_of[i] = j
-                taken.add(j)
-    for keys in (("sha256", "label"), ("sha256",)):
-        content_of = operator.attrgetter(*keys)
-        free: dict[object, list[int]] = {}
-        for j, row in enumerate(new):
-            if j not in taken and row.sha256 is not None:
-                free.setdefault(content_of(row), []).append(j)
-        for i, row in enumerate(old):
-            if i not in new_row_of and (candidates := free.get(content_of(row))):
-                new_row_of[i] = candidates.pop(0)
-                taken.add(new_row_of[i])
-    return new_row_of
+    to_new = np.full(len(old.suspect), -1, dtype=np.int64)
+    taken = np.zeros(len(new.suspect), dtype=np.bool_)
+    for name, with_label in (("id", False), ("path", False), ("sha256", True), ("sha256", False)):
+        left, free = np.flatnonzero(to_new < 0), np.flatnonzero(~taken)
+        if not len(left) or not len(free):
+            break
+        keys = [rows.key(name).take(pa.array(part)) for rows, part in ((old, left), (new, free))]
+        codes = _codes(pa.concat_arrays(keys))
+        if with_label:
+            labels = [rows.labels.take(part).array.cast(pa.large_string()) for rows, part in ((old, left), (new, free))]
+            both = _codes(pa.concat_arrays(labels))
+            codes = np.where(codes >= 0, codes * (both.max() + 1) + both, -1)
+        pairs = _pair(codes[: len(left)], codes[len(left) :])
+        to_new[left[pairs[0]]] = free[pairs[1]]
+        taken[free[pairs[1]]] = True
+    return to_new
 
 
-def _kind_of_change(then: ComparedRow, now: ComparedRow | None) -> str:
-    if now is None or not now.scored:
+def _codes(values: pa.Array) -> Ints:
+    coded = values.dictionary_encode()
+    return np.asarray(coded.indices.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _pair(left: Ints, right: Ints) -> tuple[Ints, Ints]:
+    """Return positions of equal codes in both: the first of a code with the first, the second with the second."""
+    keys = []
+    for codes in (left, right):
+        known = np.flatnonzero(codes >= 0)
+        order = known[np.argsort(codes[known], kind="stable")]
+        begins = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        counted = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
+        keys.append((order, codes[order], counted))
+    most = max((int(part[2].max(initial=0)) for part in keys), default=0) + 1
+    (own, a, i), (other, b, j) = keys
+    _, mine, theirs = np.intersect1d(a * most + i, b * most + j, assume_unique=True, return_indices=True)
+    return own[mine], other[theirs]
+
+
+def _kind_of_change(then: Json | None, now: Json | None) -> str:
+    assert then is not None
+    if now is None or not now["scored"]:
         return "gone"
-    if now.suspect:
+    if now["suspect"]:
         return "persistent"
-    if now.waived:
+    if now["waived"]:
         return "waived"
-    if now.label != then.label:
+    if now["label"] != then["label"]:
         return "fixed"
-    return "decided" if now.decided else "cleared"
+    return "decided" if now["decided"] is not None else "cleared"
 
 
-def _entry(then: ComparedRow | None, now: ComparedRow | None) -> ChangedSuspect:
+def _entry(then: Json | None, now: Json | None) -> ChangedSuspect:
     row = now or then
     assert row is not None
     return ChangedSuspect(
-        id=row.id or str(row.row),
-        before=None if then is None else then.label,
-        after=None if now is None else now.label,
-        suggested_label=row.suggested_label,
-        corruption_probability=row.corruption_probability,
+        id=row["id"],
+        before=None if then is None else then["label"],
+        after=None if now is None else now["label"],
+        suggested_label=row["suggested_label"],
+        corruption_probability=row["corruption_probability"],
     )
 
 
-def _classes(old: list[ComparedRow], new: list[ComparedRow]) -> list[ComparedClass]:
-    def counted(rows: list[ComparedRow]) -> tuple[Counter[str], Counter[str]]:
-        totals = Counter(row.label for row in rows if row.scored)
-        return Counter(row.label for row in rows if row.suspect), totals
-
-    (old_hits, old_totals), (new_hits, new_totals) = counted(old), counted(new)
+def _classes(
+    names: list[str], before: tuple[_ReportRows, Ints], after: tuple[_ReportRows, Ints]
+) -> list[ComparedClass]:
+    counted = [
+        (
+            np.bincount(codes[rows.suspect], minlength=len(names)).tolist(),
+            np.bincount(codes[rows.scored], minlength=len(names)).tolist(),
+        )
+        for rows, codes in (before, after)
+    ]
+    (old_hits, old_totals), (new_hits, new_totals) = counted
     return [
         ComparedClass(
             label,
-            before=SuspectCount(old_hits[label], old_totals[label]),
-            after=SuspectCount(new_hits[label], new_totals[label]),
+            before=SuspectCount(old_hits[code], old_totals[code]),
+            after=SuspectCount(new_hits[code], new_totals[code]),
         )
-        for label in sorted(old_totals.keys() | new_totals.keys(), key=natural_key)
+        for code, label in enumerate(names)
+        if old_totals[code] or new_totals[code]
     ]

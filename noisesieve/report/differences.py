@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from noisesieve.core.columns import Hashes, Texts
 from noisesieve.core.files import Json
 from noisesieve.core.parquet_file import read_parquet
 from noisesieve.core.records import FileFacts, Index
@@ -34,19 +37,35 @@ def _data_differences(folder: Path, index: Index, file_facts: FileFacts) -> str:
     old = None
     for file in (folder / "report.parquet", folder / "checkpoint/rows.parquet"):
         with contextlib.suppress(OSError, ValueError, pa.ArrowException):  # missing or damaged: then without details
-            old = old or read_parquet(file, ["id", "label", "sha256"])[0].to_pydict()
-    if old is None or set(old) != {"id", "label", "sha256"} or not all(isinstance(name, str) for name in old["id"]):
+            old = old or _known_rows(read_parquet(file, ["id", "label", "sha256"])[0])
+    if old is None:
         return "the dataset changed"
-    before = dict(zip(old["id"], zip(old["label"], old["sha256"], strict=True), strict=True))
-    now = dict(zip(index.ids, zip(index.labels, file_facts.sha256, strict=True), strict=True))
-    changes = [f"{name} is new" for name in now if name not in before]
-    changes += [f"{name} is missing" for name in before if name not in now]
-    for name, (label, sha256) in now.items():
-        if name in before and before[name] != (label, sha256):
-            what = f"label {before[name][0]!r} → {label!r}" if before[name][0] != label else "content changed"
-            changes.append(f"{name}: {what}")
+    ids, labels, hashes = old
+    now, now_labels = index.column("ids"), index.column("labels")
+    place = now.codes(ids)  # of every row, in the old dataset
+    changes = [f"{now[row]} is new" for row in np.flatnonzero(place < 0).tolist()]
+    changes += [f"{ids[row]} is missing" for row in np.flatnonzero(ids.codes(now) < 0).tolist()]
+    both = np.flatnonzero(place >= 0)
+    then = place[both]
+    relabelled = np.array(pc.not_equal(_plain(now_labels.take(both)), _plain(labels.take(then))))
+    changed = relabelled | file_facts.hashes.take(both).differ(hashes.take(then))
+    for j in np.flatnonzero(changed).tolist():
+        row, before = int(both[j]), labels[int(then[j])]
+        what = f"label {before!r} → {now_labels[row]!r}" if relabelled[j] else "content changed"
+        changes.append(f"{now[row]}: {what}")
     more = f" and {len(changes) - SHOWN} more" if len(changes) > SHOWN else ""
     return ", ".join(changes[:SHOWN]) + more if changes else "the order of the rows changed"
+
+
+def _known_rows(table: pa.Table) -> tuple[Texts, Texts, Hashes] | None:
+    """Return ids, labels and hashes of the rows of an earlier run; None for a table of another kind."""
+    if set(table.column_names) != {"id", "label", "sha256"} or table["id"].null_count:
+        return None
+    return Texts(table["id"]), Texts(table["label"]), Hashes(table["sha256"])
+
+
+def _plain(column: Texts) -> pa.Array:
+    return column.array.cast(pa.large_string())
 
 
 def _shown(value: object) -> str:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from noisesieve.core.columns import Hashes, Texts
 from noisesieve.core.documents import from_json
 from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.files import Document, Json, atomic_write
-from noisesieve.core.parquet_file import TooLarge, read_parquet
-from noisesieve.core.records import Bools
+from noisesieve.core.parquet_file import ParquetTable, TooLarge, read_parquet
+from noisesieve.core.records import Bools, Ints
 from noisesieve.core.untrusted import read_json
 from noisesieve.learn.evidence import EpochRow
 from noisesieve.report.build_table import ReportInputs
@@ -70,12 +72,81 @@ class _Vectors:
 
 @dataclass(frozen=True)
 class Report:
-    """The report of a scan or a check: one row per image, in the order of the dataset."""
+    """The report of a scan or a check: one row per image, in the order of the dataset.
 
-    table: pa.Table
+    Columns are read from the file when they are asked for, and not kept: a report may have millions of rows.
+    """
+
     facts: ReportFacts
     path: Path
+    _rows: pa.Table | ParquetTable
     _summary: Summary | None = None  # read from summary.json when needed
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @functools.cached_property
+    def table(self) -> pa.Table:
+        """All columns of all rows."""
+        if isinstance(self._rows, pa.Table):
+            return self._rows
+        return self.columns(*self.column_names)
+
+    @property
+    def column_names(self) -> list[str]:
+        """The names of the columns: ours, then the user's own."""
+        return list(self._rows.schema.names)
+
+    def columns(self, *names: str) -> pa.Table:
+        """Return some columns of all rows."""
+        return self._verified(self._rows.select(names) if isinstance(self._rows, pa.Table) else self._read(names))
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return one column of all rows."""
+        return self.columns(name)[name]
+
+    def numbers(self, name: str) -> npt.NDArray[Any]:
+        """Return one column as an array; a missing number is NaN."""
+        values: npt.NDArray[Any] = self.column(name).to_numpy()
+        return values
+
+    def texts(self, name: str) -> Texts:
+        """Return one column of texts."""
+        return Texts(self.column(name))
+
+    @property
+    def hashes(self) -> Hashes:
+        """The content hash of every row."""
+        try:
+            return Hashes(self.column("sha256"))
+        except ValueError as error:
+            raise StateError(f"{self.path}: a cell of 'sha256' is no hash.", "Scan the dataset again.") from error
+
+    def take(self, rows: Ints, *names: str) -> pa.Table:
+        """Return some rows, in their order, with some columns or with all."""
+        if isinstance(self._rows, pa.Table):
+            return self._rows.select(names or self.column_names).take(pa.array(rows, pa.int64()))
+        with self._damage_named():
+            return self._verified(self._rows.take(rows, names or None))
+
+    def blocks_with(self, name: str, values: npt.NDArray[Any]) -> Iterator[pa.Table]:
+        """Yield all rows, a row group at a time, with other values in one column. NaN becomes null."""
+        groups = iter([self._rows]) if isinstance(self._rows, pa.Table) else self._rows.groups()
+        first = 0
+        for group in groups:
+            place, part = group.schema.get_field_index(name), values[first : first + len(group)]
+            field = group.schema.field(place)
+            column = pa.array(part, field.type, from_pandas=part.dtype.kind == "f")
+            yield group.set_column(place, field, column)
+            first += len(group)
+
+    def take_blocks(self, rows: Ints) -> Iterator[pa.Table]:
+        """Yield some rows in ascending order with all columns, a row group at a time."""
+        first = 0
+        for group in [self._rows] if isinstance(self._rows, pa.Table) else self._rows.groups():
+            own = rows[np.searchsorted(rows, first) : np.searchsorted(rows, first + len(group))]
+            yield group if len(own) == len(group) else group.take(pa.array(own - first))
+            first += len(group)
 
     def to_pandas(self) -> pd.DataFrame:
         """Return the table as a data frame."""
@@ -85,7 +156,10 @@ class Report:
     @functools.cached_property
     def verdicts(self) -> npt.NDArray[np.object_]:
         """The verdict of every row."""
-        verdicts: npt.NDArray[np.object_] = self.table["verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
+        coded = self.column("verdict").unify_dictionaries().combine_chunks()
+        coded = coded.chunk(0) if isinstance(coded, pa.ChunkedArray) else coded
+        names = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+        verdicts: npt.NDArray[np.object_] = names[coded.indices.fill_null(len(names) - 1).to_numpy()]
         return verdicts
 
     @property
@@ -93,15 +167,19 @@ class Report:
         """The flagged rows that are not waived, most suspicious first."""
         return self.suspects(0.0)
 
-    def suspects(self, min_probability: float) -> pa.Table:
+    def suspects(self, min_probability: float, *names: str) -> pa.Table:
         """Return the flagged rows that are not waived and wrong with at least this probability, highest rank first."""
-        return self.table.filter(pa.array(self.is_suspect(min_probability))).sort_by("rank")
+        return self.take(self.suspect_rows(min_probability), *names)
+
+    def suspect_rows(self, min_probability: float) -> Ints:
+        """Return the rows of `suspects`, highest rank first."""
+        rows = np.flatnonzero(self.is_suspect(min_probability))
+        return rows[np.argsort(self.numbers("rank")[rows], kind="stable")]
 
     def is_suspect(self, min_probability: float) -> Bools:
         """Return (N,) which rows `suspects` has."""
-        flagged: Bools = (self.verdicts == "corrupted") & ~self.table["waived"].to_numpy(zero_copy_only=False)
-        probability = self.table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)
-        likely: Bools = flagged & ~(probability < min_probability)
+        flagged: Bools = (self.verdicts == "corrupted") & ~self.numbers("waived")
+        likely: Bools = flagged & ~(self.numbers("corruption_probability").astype(np.float64) < min_probability)
         return likely
 
     def read_beside(self, name: str) -> pa.Table | None:
@@ -129,15 +207,58 @@ class Report:
                 f"{file}: missing or damaged ({error}).", "Scan the dataset again with --force."
             ) from error
 
+    def _read(self, names: Sequence[str]) -> pa.Table:
+        assert isinstance(self._rows, ParquetTable)
+        with self._damage_named():
+            return self._rows.read(names).select(names)
+
+    @contextlib.contextmanager
+    def _damage_named(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError, TooLarge) as error:
+            raise StateError(f"{self.path}: damaged ({error}).", "Scan the dataset again.") from error
+
+    def _verified(self, table: pa.Table) -> pa.Table:
+        """Refuse columns with an empty cell where ours have none."""
+        for name in table.column_names:
+            missing = table[name].null_count if name in NEVER_NULL else 0
+            if name in SCORED and len(table) == len(self):
+                missing = pc.any(pc.and_(table[name].is_null(), pa.array(self._scored))).as_py()
+            if missing:
+                raise StateError(f"{self.path}: a cell of {name!r} is empty.", "Scan the dataset again.")
+        return table
+
+    @functools.cached_property
+    def _scored(self) -> Bools:
+        """(N,) True for rows with a rank."""
+        ranks = self._rows["rank"] if isinstance(self._rows, pa.Table) else self._read(["rank"])["rank"]
+        scored: Bools = ranks.is_valid().to_numpy()
+        return scored
+
 
 def write_table(table: pa.Table, path: Path, facts: Json | None = None) -> None:
     """Write a table with zstd compression, one row group at a time."""
+    blocks = (table.slice(start, ROW_GROUP) for start in range(0, max(1, len(table)), ROW_GROUP))
+    write_blocks(blocks, path, facts)
+
+
+def write_blocks(blocks: Iterable[pa.Table], path: Path, facts: Json | None = None) -> None:
+    """Write tables of up to ROW_GROUP rows as the row groups of one file, with `facts` as its metadata."""
+    metadata = None
     if facts is not None:
         text = json.dumps({"schema_version": SCHEMA_VERSION, **facts}, sort_keys=True, ensure_ascii=True)
-        table = table.replace_schema_metadata({KEY: text.encode()})
-    with atomic_write(path) as file, pq.ParquetWriter(file, table.schema, compression="zstd") as writer:
-        for start in range(0, max(1, len(table)), ROW_GROUP):
-            writer.write_table(table.slice(start, ROW_GROUP), row_group_size=ROW_GROUP)
+        metadata = {KEY: text.encode()}
+    writer: pq.ParquetWriter | None = None
+    with atomic_write(path) as file:
+        try:
+            for block in blocks:
+                whole = block if metadata is None else block.replace_schema_metadata(metadata)
+                writer = writer or pq.ParquetWriter(file, whole.schema, compression="zstd")
+                writer.write_table(whole, row_group_size=ROW_GROUP)
+        finally:
+            if writer is not None:
+                writer.close()
 
 
 def write_history(history: Sequence[EpochRow], path: Path) -> None:
@@ -158,26 +279,25 @@ def write_margin_history(inputs: ReportInputs, path: Path) -> None:
     margin_history = inputs.scores.margin_history
     if margin_history is None:
         return
-    rows = np.arange(margin_history.shape[1])
-    if margin_history.size > MOST_MARGINS:
-        rows = np.flatnonzero((margin_history >= 0).any(axis=0) | inputs.verdicts.corrupted)
-    flat = pa.array(np.ascontiguousarray(margin_history[:, rows].T).reshape(-1))
-    lists = pa.FixedSizeListArray.from_arrays(flat, margin_history.shape[0])
-    write_table(pa.table({"row": pa.array(inputs.rows[rows]), "margins": lists}), path)
+    epochs, rows = len(margin_history), np.arange(len(inputs.rows))
+    if epochs * len(rows) > MOST_MARGINS:
+        ever = inputs.verdicts.corrupted.copy()
+        for margins in margin_history:
+            ever |= margins >= 0
+        rows = np.flatnonzero(ever)
+
+    def blocks() -> Iterator[pa.Table]:
+        for start in range(0, max(1, len(rows)), ROW_GROUP):
+            part = rows[start : start + ROW_GROUP]
+            flat = pa.array(np.stack([margins[part] for margins in margin_history], axis=1).reshape(-1))
+            lists = pa.FixedSizeListArray.from_arrays(flat, epochs)
+            yield pa.table({"row": pa.array(inputs.rows[part]), "margins": lists})
+
+    write_blocks(blocks(), path)
 
 
 def read_report(path: str | Path) -> Report:
     """Open the report of a run folder, or a report file."""
-    return _read(path, None)
-
-
-def read_columns(path: str | Path, *columns: str) -> Report:
-    """Open a report with some of its columns only."""
-    return _read(path, list(columns))
-
-
-def _read(path: str | Path, columns: list[str] | None) -> Report:
-    """Open a report with some of its columns, or with all."""
     file = Path(path)
     if file.is_dir():
         file = file / "report.parquet"
@@ -185,13 +305,14 @@ def _read(path: str | Path, columns: list[str] | None) -> Report:
     if not file.exists():
         raise InputError(f"{file}: no such report.", "Give a run folder that `noisesieve scan` has finished.")
     try:
-        table, schema = read_parquet(file, columns)
+        rows = ParquetTable(file)
     except (pa.ArrowException, OSError, TooLarge) as error:
         if file.suffix != ".parquet":
             raise InputError(
                 f"{file}: not a noisesieve report.", "Give a run folder, or its report.parquet."
             ) from error
         raise StateError(f"{file}: damaged ({error}).", "Scan the dataset again.") from error
+    schema = rows.schema
     metadata = schema.metadata or {}
     if KEY not in metadata or "row" not in schema.names or "probabilities" in schema.names:
         raise InputError(f"{file}: not a noisesieve report.", "Give a run folder, or its report.parquet.")
@@ -208,48 +329,42 @@ def _read(path: str | Path, columns: list[str] | None) -> Report:
     missing = [name for name in COLUMNS if name not in schema.names]
     if missing:
         raise StateError(f"{file}: the column {missing[0]!r} is missing.", "Scan the dataset again.")
-    _require_columns(table, file)
     try:
         facts = from_json(ReportFacts, document, "its metadata")
         if "vectors" in facts.settings:
             from_json(_Vectors, facts.settings["vectors"], "vectors")
         if not facts.classes:
             raise ValueError("there are no classes")
-        return Report(table, facts, file)
     except ValueError as error:
         raise StateError(f"{file}: {error}.", "Scan the dataset again.") from error
+    report = Report(facts, file, rows)
+    _require_columns(report, schema)
+    return report
 
 
-def _require_columns(table: pa.Table, file: Path) -> None:
+def _require_columns(report: Report, schema: pa.Schema) -> None:
     """Refuse a report whose columns have other types than ours, or whose rows are not numbered."""
-    scored = table["rank"].is_valid() if "rank" in table.column_names else None
-    for name in table.column_names:
-        wanted = COLUMNS.get(name)
-        if wanted is not None and not table[name].type.equals(wanted):
-            raise StateError(f"{file}: the column {name!r} is {table[name].type}.", "Scan the dataset again.")
-        missing = table[name].is_null() if name in NEVER_NULL else None
-        if name in SCORED and scored is not None:
-            missing = pc.and_(table[name].is_null(), scored)
-        if missing is not None and pc.any(missing).as_py():
-            raise StateError(f"{file}: a cell of {name!r} is empty.", "Scan the dataset again.")
-    if "row" in table.column_names and not pc.all(pc.equal(table["row"], pa.array(np.arange(len(table))))).as_py():
-        raise StateError(f"{file}: its rows are not in order.", "Scan the dataset again.")
+    for name, wanted in COLUMNS.items():
+        if not schema.field(name).type.equals(wanted):
+            problem = f"the column {name!r} is {schema.field(name).type}"
+            raise StateError(f"{report.path}: {problem}.", "Scan the dataset again.")
+    if not np.array_equal(report.numbers("row"), np.arange(len(report))):
+        raise StateError(f"{report.path}: its rows are not in order.", "Scan the dataset again.")
 
 
 def find_rows(report: Report, names: Sequence[str]) -> list[int]:
     """Return the rows with these ids, paths or row numbers."""
-    known = {path: row for row, path in reversed(list(enumerate(report.table["path"].to_pylist())))}
-    known |= {name: row for row, name in enumerate(report.table["id"].to_pylist())}
-    return [known[name] if name in known else find_row(report, name) for name in names]
+    places = report.texts("id").places(Texts(list(names))).tolist()
+    return [place if place >= 0 else find_row(report, name) for place, name in zip(places, names, strict=True)]
 
 
 def find_row(report: Report, name: str) -> int:
     """Return the row with this id, path or row number. The error for an unknown one names similar ids."""
-    ids, paths = report.table["id"].to_pylist(), report.table["path"].to_pylist()
+    ids, paths = report.texts("id"), report.texts("path")
     for spelled in (name, os.path.normpath(name.replace("\\", "/"))):
         for column in (ids, paths):
-            if spelled in column:
-                return int(column.index(spelled))
+            if (row := column.find(spelled)) >= 0:
+                return row
     if name.isdecimal() and int(name) < len(ids):
         return int(name)
     whole = [i for i, path in enumerate(paths) if path and name.endswith(f"/{path}")] if os.path.isabs(name) else []

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from noisesieve.core.columns import BLOCK, Column, Hashes
 from noisesieve.core.documents import from_json
 from noisesieve.core.errors import OutputError, StateError
 from noisesieve.core.files import Document, Json, atomic_write, digest, sha256_of, sweep_temporaries, write_json
@@ -45,16 +48,41 @@ PUBLISHED = frozenset((*FILES, *STALE, "run.json", "checkpoint"))  # names of a 
 def fingerprint(index: Index, file_facts: FileFacts) -> str:
     """Return one hash of the dataset: ids, paths, labels, contents and every carried column, in order."""
     hasher = hashlib.sha256()
-    for column in (index.ids, index.paths, index.labels, file_facts.sha256, index.splits):
-        hasher.update(json.dumps(column).encode())
+    for column in (index.column("ids"), index.column("paths"), index.column("labels"), file_facts.hashes):
+        _add_json(hasher, column)
+    if index.splits is None:
+        hasher.update(b"null")
+    else:
+        _add_json(hasher, index.column("splits"))
     if index.trusted is not None:
         hasher.update(index.trusted.tobytes())
     if index.carried is not None:
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, index.carried.schema) as stream:
+        with pa.ipc.new_stream(pa.PythonFile(_Hashed(hasher), mode="w"), index.carried.schema) as stream:
             stream.write_table(index.carried.combine_chunks())
-        hasher.update(sink.getvalue())
     return hasher.hexdigest()
+
+
+def _add_json(hasher: hashlib._Hash, column: Column) -> None:
+    """Add a column as `json.dumps` of its list would write it, block by block."""
+    hasher.update(b"[")
+    for number, block in enumerate(column.blocks()):
+        hasher.update((", " if number else "").encode() + json.dumps(block)[1:-1].encode())
+    hasher.update(b"]")
+
+
+class _Hashed(io.RawIOBase):
+    """A file whose bytes are only hashed."""
+
+    def __init__(self, hasher: hashlib._Hash) -> None:
+        super().__init__()
+        self._hasher = hasher
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._hasher.update(data)
+        return len(data)
 
 
 def method_of(identity: Identity) -> int:
@@ -248,9 +276,13 @@ class RunFolder:
 
     def _write_rows(self, index: Index, file_facts: FileFacts) -> None:
         """Write ids, labels and hashes of the dataset, so that a later change can be named."""
-        table = pa.table({"id": index.ids, "label": index.labels, "sha256": pa.array(file_facts.sha256, pa.string())})
-        with atomic_write(self._rows) as file:
-            pq.write_table(table, file, compression="zstd")
+        schema = pa.schema([("id", pa.string()), ("label", pa.string()), ("sha256", pa.string())])
+        columns = index.column("ids").array, index.column("labels").array
+        with atomic_write(self._rows) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+            for start in range(0, len(index), BLOCK):
+                ids, labels = (column.slice(start, BLOCK).cast(pa.string()) for column in columns)
+                hashes = Hashes(file_facts.hashes.array.slice(start, BLOCK)).to_arrow()
+                writer.write_table(pa.table([ids, labels, hashes], schema=schema))
 
 
 def verify_written(file: Path) -> None:

@@ -1,17 +1,17 @@
-"""summary.json: the run in a few numbers, computed from the report's table alone."""
+"""summary.json: the run in a few numbers, computed from the report's columns alone."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import fields
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from noisesieve.core.columns import Hashes, Texts
 from noisesieve.core.records import Bools, Floats, Ints, Recalibration
 from noisesieve.core.text import natural_key
 from noisesieve.report.intervals import noise_rate_interval
+from noisesieve.report.report import Report
 from noisesieve.report.schema import LOW_EVIDENCE
 from noisesieve.report.summary import (
     Budget,
@@ -35,41 +35,39 @@ BUDGETS = (10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000)  # rows that a r
 
 
 def summarize(
-    table: pa.Table,
+    report: Report,
     *,
-    classes: list[str],
     undecided: int,
     training: TrainingSummary,
     group_by: str | None = None,
     recalibration: Recalibration | None = None,
 ) -> Summary:
     """Return counts, the noise rate, classes, confusions, duplicates, and the facts of the training."""
-    verdict = table["verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
-    paper = table["paper_verdict"].cast(pa.string()).to_numpy(zero_copy_only=False)
-    waived = table["waived"].to_numpy(zero_copy_only=False)
-    flagged = verdict == "corrupted"
+    verdict = report.texts("verdict").codes(["clean", "corrupted", "unreadable"])
+    paper = report.texts("paper_verdict").codes(["corrupted"]) == 0
+    waived = report.numbers("waived")
+    flagged = verdict == 1
     corrupted = flagged & ~waived
-    readable = verdict != "unreadable"
-    counts = Counter(verdict.tolist())
-    rows = _RowCounts(table, corrupted, readable)
+    readable = verdict != 2
+    rows = _RowCounts(report, corrupted, readable)
     return Summary(
-        examples=len(table),
+        examples=len(report),
         readable=int(readable.sum()),
-        clean=counts["clean"],
+        clean=int((verdict == 0).sum()),
         corrupted=int(corrupted.sum()),
         waived=int((flagged & waived).sum()),
-        unreadable=counts["unreadable"],
+        unreadable=int((verdict == 2).sum()),
         undecided=undecided,
-        paper_corrupted=int((paper == "corrupted").sum()),
+        paper_corrupted=int(paper.sum()),
         flagged=Flagged(*rows.total()),
         estimated_noise_rate=_noise_rate(rows),
-        budget=_budget(table, rows),
-        classes=_classes(table, classes, rows),
-        groups=None if group_by is None else _groups(table, group_by, rows),
-        confusions=_confusions(table),
-        suspects=_suspects(table),
-        unreadable_rows=unreadable_rows(table),
-        duplicates=_duplicates(table),
+        budget=_budget(report, rows),
+        classes=_classes(report, rows),
+        groups=None if group_by is None else _groups(report, group_by, rows),
+        confusions=_confusions(report),
+        suspects=_suspects(report, corrupted),
+        unreadable_rows=unreadable_rows(report),
+        duplicates=_duplicates(report),
         training=training,
         recalibration=recalibration,
     )
@@ -78,11 +76,10 @@ def summarize(
 class _RowCounts:
     """The readable and the flagged rows with their probabilities, for counting them by class or group."""
 
-    def __init__(self, table: pa.Table, flagged: Bools, readable: Bools) -> None:
-        probability = table["corruption_probability"].to_numpy(zero_copy_only=False).astype(np.float64)  # null is NaN
+    def __init__(self, report: Report, flagged: Bools, readable: Bools) -> None:
         self.readable, self.flagged = readable, flagged
-        self.trusted: Bools = readable & table["trusted"].to_numpy(zero_copy_only=False)
-        self.probability: Floats = np.nan_to_num(probability)
+        self.trusted: Bools = readable & report.numbers("trusted")
+        self.probability: Floats = np.nan_to_num(report.numbers("corruption_probability").astype(np.float64))
 
     def total(self) -> tuple[int, int, float | None, float]:
         """Return the flagged rows, the readable rows, their share, and how many flagged rows are expected wrong."""
@@ -116,26 +113,26 @@ def _noise_rate(rows: _RowCounts) -> NoiseRate:
     return NoiseRate(value, low, high)
 
 
-def _budget(table: pa.Table, rows: _RowCounts) -> list[Budget]:
+def _budget(report: Report, rows: _RowCounts) -> list[Budget]:
     """Return what the first rows of the ranking bring, without trusted, waived and decided ones, as on the page."""
-    known = table["waived"].to_numpy(zero_copy_only=False) | table["decided"].is_valid().to_numpy() | rows.trusted
+    known = report.numbers("waived") | report.column("decided").is_valid().to_numpy() | rows.trusted
     chosen = np.flatnonzero(rows.readable & ~known)
-    rank = table["rank"].to_numpy(zero_copy_only=False)[chosen]
+    rank = report.numbers("rank")[chosen]
     along = np.cumsum(rows.probability[chosen[np.argsort(rank)]])
     return [Budget(first, float(along[first - 1])) for first in BUDGETS if first <= len(along)]
 
 
-def _classes(table: pa.Table, classes: list[str], rows: _RowCounts) -> list[ClassFlagged]:
-    codes = pc.index_in(table["label"].combine_chunks(), pa.array(classes))
-    numbers = codes.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)  # null: a class of unreadable rows
+def _classes(report: Report, rows: _RowCounts) -> list[ClassFlagged]:
+    classes = report.facts.classes
+    numbers = np.maximum(report.texts("label").codes(classes), 0)  # -1: a class of unreadable rows
     return [
         ClassFlagged(name, *counts[:4], low_evidence=counts[1] < LOW_EVIDENCE)
         for name, counts in zip(classes, rows.by(numbers, len(classes)), strict=True)
     ]
 
 
-def _groups(table: pa.Table, column: str, rows: _RowCounts) -> Groups:
-    names, codes = code_values(table[column])
+def _groups(report: Report, column: str, rows: _RowCounts) -> Groups:
+    names, codes = code_values(report.column(column))
     values = [
         GroupFlagged(name, *counts) for name, counts in zip(names, rows.by(codes, len(names)), strict=True) if counts[1]
     ]
@@ -153,40 +150,56 @@ def code_values(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
     return ([*names, "(none)"] if coded.indices.null_count else names), codes
 
 
-def _confusions(table: pa.Table) -> list[Confusion]:
-    suspect = pc.and_(pc.is_valid(table["suggested_label"]), pc.invert(table["waived"]))
-    pairs = table.select(["label", "suggested_label"]).filter(suspect)
-    counted = Counter(zip(pairs["label"].to_pylist(), pairs["suggested_label"].to_pylist(), strict=True))
+def _confusions(report: Report) -> list[Confusion]:
+    suggested = Texts(report.column("suggested_label"), few=True)
+    labels = Texts(report.column("label"), few=True)
+    rows = np.flatnonzero(~suggested.missing & ~report.numbers("waived"))
+    given, to = labels.distinct(), [name for name in suggested.distinct() if name is not None]
+    pairs = labels.codes(given)[rows] * max(1, len(to)) + suggested.codes(to)[rows]
+    found, counts = np.unique(pairs, return_counts=True)
+    names = [(given[pair // len(to)], to[pair % len(to)]) for pair in found.tolist()]
+    counted = dict(zip(names, counts.tolist(), strict=True))
     ordered = sorted(counted.items(), key=lambda item: (-item[1], natural_key(item[0][0]), natural_key(item[0][1])))
-    return [Confusion(given, to, count) for (given, to), count in ordered[:TOP_CONFUSIONS]]
+    return [Confusion(label, other, count) for (label, other), count in ordered[:TOP_CONFUSIONS]]
 
 
-def _suspects(table: pa.Table) -> list[TopSuspect]:
-    suspect = pc.and_(pc.equal(table["verdict"].cast(pa.string()), "corrupted"), pc.invert(table["waived"]))
-    chosen = table.filter(suspect).sort_by("rank")
-    columns = [item.name for item in fields(TopSuspect)]
-    return [TopSuspect(**row) for row in chosen.select(columns).slice(0, TOP_SUSPECTS).to_pylist()]
+def _suspects(report: Report, suspect: Bools) -> list[TopSuspect]:
+    rows = np.flatnonzero(suspect)
+    first = rows[np.argsort(report.numbers("rank")[rows], kind="stable")[:TOP_SUSPECTS]]
+    chosen = report.take(first, *(item.name for item in fields(TopSuspect)))
+    return [TopSuspect(**row) for row in chosen.to_pylist()]
 
 
-def unreadable_rows(table: pa.Table) -> list[UnreadableRow]:
+def unreadable_rows(report: Report) -> list[UnreadableRow]:
     """Return the first rows that cannot be read, each with the reason."""
-    chosen = table.filter(pc.not_equal(table["status"], "ok"))
-    return [UnreadableRow(**row) for row in chosen.select(["id", "status"]).slice(0, NAMED).to_pylist()]
+    rows = np.flatnonzero(report.texts("status").codes(["ok"]) < 0)[:NAMED]
+    return [UnreadableRow(**row) for row in report.take(rows, "id", "status").to_pylist()]
 
 
-def _duplicates(table: pa.Table) -> Duplicates:
-    sha256 = table["sha256"].to_numpy(zero_copy_only=False)
-    readable = table["status"].to_numpy(zero_copy_only=False) == "ok"  # two empty files are not duplicates
-    known = np.flatnonzero([value is not None and ok for value, ok in zip(sha256, readable, strict=True)])
-    groups: dict[str, list[int]] = {}
-    for row in known.tolist():
-        groups.setdefault(sha256[row], []).append(row)
-    several = [rows for rows in groups.values() if len(rows) > 1]
-    label, ids = table["label"].to_pylist(), table["id"].to_pylist()
-    conflicting = [rows for rows in several if len({label[row] for row in rows}) > 1]
+def _duplicates(report: Report) -> Duplicates:
+    readable = report.texts("status").codes(["ok"]) == 0  # two empty files are not duplicates
+    plain, conflicting = equal_contents(report.hashes, readable, Texts(report.column("label"), few=True))
+    shown = [rows[:5] for rows in conflicting[:NAMED]]
+    wanted = np.concatenate([*shown, np.zeros(0, dtype=np.int64)])
+    entries = iter(report.take(wanted, "id", "label").to_pylist())
     return Duplicates(
-        groups=len(several),
-        rows=sum(len(rows) for rows in several),
+        groups=len(plain) + len(conflicting),
+        rows=sum(map(len, (*plain, *conflicting))),
         with_different_labels=len(conflicting),
-        examples=[[{"id": ids[row], "label": label[row]} for row in rows[:5]] for rows in conflicting[:NAMED]],
+        examples=[[next(entries) for _ in rows] for rows in shown],
     )
+
+
+def equal_contents(hashes: Hashes, readable: Bools, labels: Texts) -> tuple[list[Ints], list[Ints]]:
+    """Return the groups of rows with equal contents under one label, and those under several."""
+    codes = np.where(readable, hashes.codes(), -1)
+    counts = np.bincount(codes[codes >= 0], minlength=1)
+    rows = np.flatnonzero((codes >= 0) & (counts[codes] > 1))
+    order = rows[np.argsort(codes[rows], kind="stable")]
+    groups = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else []
+    given = labels.codes(labels.distinct())
+    plain: list[Ints] = []
+    conflicting: list[Ints] = []
+    for group in groups:
+        (conflicting if (given[group] != given[group[0]]).any() else plain).append(group)
+    return plain, conflicting

@@ -11,10 +11,11 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
+import pyarrow.compute as pc
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
+from noisesieve.core.columns import HASH, Hashes, Texts
 from noisesieve.core.csv_file import read_csv_file
 from noisesieve.core.errors import InputError, OutputError
 from noisesieve.core.files import Json, atomic_write, cannot_be_written, digest
@@ -91,38 +92,45 @@ def _key(waiver: Waiver) -> tuple[str, str]:
     return waiver.sha256 or f"row {waiver.path}", waiver.label
 
 
-def waived_rows(
-    waivers: Sequence[Waiver], *, names: Sequence[str], labels: Sequence[str], hashes: Sequence[str | None]
-) -> tuple[Bools, list[str]]:
+def waived_rows(waivers: Sequence[Waiver], *, names: Texts, labels: Texts, hashes: Hashes) -> tuple[Bools, list[str]]:
     """Return which rows are waived, (N,), and messages about waivers that are no longer valid.
 
-    `names` are the paths of the rows, or their ids where they have no path.
+    `names` are the paths of the rows, or their ids where they have no path. Rows of predictions have no content: their
+    waivers hold for a name with a label.
     """
-    # Rows of predictions have no content: their waivers hold for a name with a label.
-    rows = [(sha or f"row {name}", label) for sha, label, name in zip(hashes, labels, names, strict=True)]
-    holding = {_key(waiver) for waiver in waivers}
-    mask = np.array([row in holding for row in rows], dtype=np.bool_)
-    held = {row for row in rows if row in holding} if waivers else set()
-    contents = {sha: (name, label) for (sha, label), name in zip(rows, names, strict=True)} if waivers else {}
-    known_names = set(names) if waivers else set()
+    mask = np.zeros(len(names), dtype=np.bool_)
+    if not waivers:
+        return mask, []
+    known = Hashes([waiver.sha256 for waiver in waivers if HASH.fullmatch(waiver.sha256)])
+    named = names.is_in({waiver.path for waiver in waivers})
+    rows_of: dict[str, list[int]] = {}  # content or name → its rows, of those that a waiver could mean
+    contents: dict[str, int] = {}
+    for row in np.flatnonzero(hashes.is_in(known) | named).tolist():
+        sha = hashes[row]
+        rows_of.setdefault(sha or f"row {names[row]}", []).append(row)
+        rows_of.setdefault(f"name {names[row]}", []).append(row)
+        if sha is not None:
+            contents[sha] = row
     broken = []
     for waiver in waivers:
-        if _key(waiver) in held:
+        key, label = _key(waiver)
+        held = [row for row in rows_of.get(key, []) if labels[row] == label]
+        mask[held] = True
+        if held:
             continue
         if waiver.sha256 in contents:
-            name, label = contents[waiver.sha256]
-            broken.append(f"{name}: its label changed ({waiver.label!r}, now {label!r}): the waiver is void")
-        elif waiver.path in known_names:
+            row = contents[waiver.sha256]
+            change = f"its label changed ({waiver.label!r}, now {labels[row]!r})"
+            broken.append(f"{names[row]}: {change}: the waiver is void")
+        elif f"name {waiver.path}" in rows_of:
             broken.append(f"{waiver.path}: its image changed: the waiver is void")
     return mask, broken
 
 
-def find_waived(file: Path, index: Index, hashes: Sequence[str | None]) -> tuple[Bools, list[str]]:
+def find_waived(file: Path, index: Index, hashes: Hashes) -> tuple[Bools, list[str]]:
     """Return which rows of a dataset a file of waivers waives, and messages about waivers that are void."""
-    names = [path if path is not None else name for path, name in zip(index.paths, index.ids, strict=True)]
-    return waived_rows(read_waivers(file), names=names, labels=index.labels, hashes=hashes)
-
-
-def with_waivers(table: pa.Table, mask: Bools) -> pa.Table:
-    """Return the report's table with another column `waived`."""
-    return table.set_column(table.column_names.index("waived"), "waived", pa.array(mask))
+    paths, ids = index.column("paths"), index.column("ids")
+    names = ids if paths.array.null_count == len(paths) else paths
+    if 0 < paths.array.null_count < len(paths):
+        names = Texts(pc.if_else(paths.array.is_null(), ids.array, paths.array))
+    return waived_rows(read_waivers(file), names=names, labels=index.column("labels"), hashes=hashes)

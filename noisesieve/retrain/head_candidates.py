@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from noisesieve.core.records import Bools, Floats, Ints
+from noisesieve.core.records import Bools, Ints, Probabilities
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.choose import agreements
 from noisesieve.learn.frozen.correction import correct
@@ -47,7 +47,7 @@ class TrainedCandidate:
     weight_decay: float
     agreement: float  # with the given labels of all readable rows, out of fold
     head: Head
-    probs: Floats  # (N, K) out of fold
+    probs: Probabilities  # (N, K) out of fold
 
 
 def train_candidate(
@@ -76,7 +76,7 @@ def train_candidate(
     return best
 
 
-def correct_labels(name: str, probs: Floats, data: HeadData, known: Candidate, unusable: Bools) -> Candidate:
+def correct_labels(name: str, probs: Probabilities, data: HeadData, known: Candidate, unusable: Bools) -> Candidate:
     """Return the most probable true classes by the noise model of out-of-fold probabilities (N, K).
 
     Rows whose class is not sure are left out, and unusable ones. The rows that `known` uses keep its labels.

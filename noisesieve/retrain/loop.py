@@ -100,7 +100,7 @@ class RetrainLoop:
     def run(self) -> RetrainResult:
         """Train until the last epoch, starting from the last checkpoint if there is one."""
         state, recipe = self.state, self.recipe
-        if self.checkpoints is not None and (checkpoint := self.checkpoints.latest()) is not None:
+        if self.checkpoints is not None and (checkpoint := self.checkpoints.latest(len(self.data.labels))) is not None:
             state.restore(checkpoint)
             self.session.note(f"Resuming {self.name} in epoch {state.epoch}.")
         rows = len(self.data.clean)
@@ -205,7 +205,7 @@ class RetrainLoop:
         """Write a checkpoint, on rank 0. BatchNorm's statistics are averaged over the ranks first."""
         self.saved_at, self.saving = time.monotonic(), False
         self.processes.mean_(self.state.norm_buffers())
-        if self.checkpoints is not None and self.processes.is_leader:
+        if self.checkpoints is not None:
             state = self.state
             self.checkpoints.save(state.updates * 2 + (state.step == 0), state.to_checkpoint())
 

@@ -58,7 +58,7 @@ def count_confusions(suspects: pa.Table, classes: list[str]) -> HeatMap:
 
 def count_margins(report: Report) -> Histogram:
     """Return the histogram of margins of clean and of corrupted rows; zero is the edge of a bin."""
-    margins = report.table["margin"].to_numpy(zero_copy_only=False)
+    margins = report.numbers("margin")
     flagged = report.verdicts == "corrupted"
     known = ~np.isnan(margins)
     margins, flagged = margins[known], flagged[known]

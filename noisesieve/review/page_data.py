@@ -7,7 +7,6 @@ import shlex
 from dataclasses import dataclass, field
 
 import numpy as np
-import pyarrow as pa
 
 from noisesieve import __version__
 from noisesieve.core.files import digest
@@ -109,7 +108,7 @@ class PageData:
 
 def decided_rows(report: Report) -> Ints:
     """Return the rows that people had decided on before the run, in the dataset's order."""
-    return np.flatnonzero(report.table["decided"].is_valid().to_numpy()).astype(np.int64)
+    return np.flatnonzero(report.column("decided").is_valid().to_numpy()).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -147,8 +146,9 @@ def build_page_data(
     decided = decided_rows(report)
     shown, suspects = (
         _suspects(report, rows, images.shown, references, classes, sample),
-        report.suspects(min_probability),
+        len(report.suspect_rows(min_probability)),
     )
+    flagged = len(report.suspect_rows(0.0))
     number = {label: i for i, label in enumerate(classes)}
     compared = [
         ShownReference(number[label], _data_url(images.references.get(row)))
@@ -159,7 +159,7 @@ def build_page_data(
         title=name,
         summary=summary,
         classes=sorted(summary.classes, key=lambda row: (-(row.share or 0.0), natural_key(row.label))),
-        heat=count_confusions(report.table.take(pa.array(rows)), classes),
+        heat=count_confusions(report.take(rows, "label", "suggested_label"), classes),
         histogram=count_margins(report),
         script=ScriptData(
             run=run_key(report),
@@ -168,18 +168,18 @@ def build_page_data(
             classes=classes,
             suspects=shown,
             references=compared,
-            total=len(suspects),
+            total=suspects,
             files=images.files,
             guard=guard,
             groupColumn=None if summary.groups is None else summary.groups.column,
         ),
         headline=" ".join(filter(None, sentences)),
         min_probability=min_probability,
-        unlikely=len(report.corrupted) - len(suspects),
+        unlikely=flagged - suspects,
         run=shlex.quote(run),
         earlier=_earlier(report, [row for row in decided.tolist() if row in images.shown], images.shown),
         decided=len(decided),
-        on_page=_on_page(on_page, len(suspects), len(report.corrupted), min_probability, vague=vague),
+        on_page=_on_page(on_page, suspects, flagged, min_probability, vague=vague),
         corrected=corrected,
     )
 
@@ -194,7 +194,8 @@ def _on_page(shown: int, suspects: int, flagged: int, min_probability: float, *,
 
 
 def _earlier(report: Report, rows: list[int], images: dict[int, bytes | None]) -> list[EarlierDecision]:
-    table = report.table.take(pa.array(rows, pa.int64()))
+    columns = ("row", "path", "id", "label", "decided_label", "decided_by", "decided_at")
+    table = report.take(np.array(rows, dtype=np.int64), *columns)
     return [
         EarlierDecision(
             name=row["path"] or row["id"],
@@ -211,8 +212,8 @@ def _earlier(report: Report, rows: list[int], images: dict[int, bytes | None]) -
 def _texts(report: Report, rows: Ints) -> list[str]:
     """Return the user's own columns of some rows as lines of text."""
     known = {*COLUMNS, "split", "true_label", DECIDED_COLUMN}  # nobody is shown the answer
-    own = [name for name in report.table.column_names if name not in known]
-    part = report.table.select(own).take(pa.array(rows)).to_pylist() if own else [{}] * len(rows)
+    own = [name for name in report.column_names if name not in known]
+    part = report.take(rows, *own).to_pylist() if own else [{}] * len(rows)
     lines = [[f"{name}: {value}" for name, value in row.items() if value not in (None, "")] for row in part]
     return ["\n".join(line)[:LONGEST_TEXT] for line in lines]
 
@@ -237,7 +238,7 @@ def _suspects(
     number = {label: i for i, label in enumerate(classes)}
     columns = ["row", "id", "path", "sha256", "label", "suggested_label", "margin", "corruption_probability"]
     columns += ["rank", "label_probability"]
-    table = report.table.take(pa.array(rows)).select([*columns, "top_labels", "top_probabilities"])
+    table = report.take(rows, *columns, "top_labels", "top_probabilities")
     texts, vague = _texts(report, rows), report.summary.estimated_noise_rate.is_vague
     groups = group_values(report, rows)
     return [

@@ -33,11 +33,10 @@ def candidates(report: Report, rows: Ints) -> dict[str, Ints]:
     """Return clean rows for each class that suspects have or look like: the surer half, evenly spread."""
     pairs = _pairs(report, rows)
     classes = sorted({label for pair in pairs.values() for label in pair if label is not None})
-    table = report.table
-    clean = (report.verdicts == "clean") & ~table["trusted"].to_numpy(zero_copy_only=False)
-    sure = table["label_probability"].to_numpy(zero_copy_only=False)
-    labels = table["label"].combine_chunks().dictionary_encode()
-    codes, names = labels.indices.to_numpy(), labels.dictionary.to_pylist()
+    clean = (report.verdicts == "clean") & ~report.numbers("trusted")
+    sure, labels = report.numbers("label_probability"), report.texts("label")
+    names = labels.distinct()
+    codes = labels.codes(names)
     code_of = {label: code for code, label in enumerate(names)}
     by_code = np.argsort(codes, kind="stable")
     starts = np.searchsorted(codes[by_code], np.arange(len(names) + 1))
@@ -84,7 +83,7 @@ def choose_references(
 
 def _pairs(report: Report, rows: Ints) -> dict[int, tuple[str, str | None]]:
     """Return the given and the suggested label of some rows; without a suggestion, the most probable other class."""
-    part = report.table.select(["label", "suggested_label", "top_labels"]).take(rows)
+    part = report.take(rows, "label", "suggested_label", "top_labels")
     return {
         row: (values["label"], values["suggested_label"] or _first_other(values["top_labels"], values["label"]))
         for row, values in zip(rows.tolist(), part.to_pylist(), strict=True)
@@ -149,7 +148,8 @@ def _chain(values: Features) -> Ints:
 
 def group_values(report: Report, rows: Ints) -> list[str | None]:
     """Return the values of the column that the run was grouped by."""
-    if report.summary.groups is None or report.summary.groups.column not in report.table.column_names:
+    if report.summary.groups is None or report.summary.groups.column not in report.column_names:
         return [None] * len(rows)
-    column = report.table[report.summary.groups.column].take(rows)
+    name = report.summary.groups.column
+    column = report.take(rows, name)[name]
     return [None if value is None else str(value) for value in pc.cast(column, "string").to_pylist()]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
+import functools
+from collections.abc import Iterator
 from dataclasses import fields
 
 import numpy as np
@@ -16,27 +19,41 @@ from noisesieve.sieve.calibrate import (
     precision_from_agreement,
     suspect_disagreement,
 )
-from noisesieve.sieve.formulas import PAPER_EPS, ThresholdTerms, apply_threshold, margin, undecided
+from noisesieve.sieve.formulas import PAPER_EPS, ThresholdTerms, apply_threshold, in_float64, margin, undecided
 from noisesieve.sieve.noise_model import fit_noise_model, probability_of_wrong
 from noisesieve.sieve.ranking import fit_rank_model, suspicion
 
-BLOCK = 65_536  # rows at a time: the terms of a million rows and a thousand classes would not fit in memory
-
-
-def _apply_in_blocks(
-    probs: Tensor, given: Tensor, prior: Tensor, beta: float, *, eps: float, exact: bool
-) -> ThresholdTerms:
-    parts = [
-        apply_threshold(p, y, prior=prior, beta=beta, eps=eps, exact=exact)
-        for p, y in zip(probs.split(BLOCK), given.split(BLOCK), strict=True)
-    ]
-    return ThresholdTerms(*(torch.cat([getattr(part, name.name) for part in parts]) for name in fields(ThresholdTerms)))
-
-
+BLOCK_VALUES = 2**22  # probabilities in float64 at a time: those of all rows would not fit in memory
 FLOORS: tuple[float, ...] = tuple(
     10.0 ** (-step / 4) for step in range(49)
 )  # 1 to 1e-12; every one satisfies Theorem 2
 FLOOR_VALUES = 2**25  # probabilities that a floor is chosen from, at most
+
+
+def _blocks(probs: Tensor, given: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield probabilities in float64, and given labels, of a few rows at a time."""
+    rows = max(1, BLOCK_VALUES // probs.shape[1])
+    for part, labels in zip(probs.split(rows), given.split(rows), strict=True):
+        yield in_float64(part), labels
+
+
+def _apply_in_blocks(
+    probs: Tensor, given: Tensor, prior: Tensor, beta: float, *, eps: float, exact: bool
+) -> tuple[ThresholdTerms, Tensor, Tensor]:
+    """Return the terms of every row, its margin by the paper's rule, and the probability of its label."""
+    count = len(given)
+    loss, cr, regularized, threshold, gap = torch.empty((5, count), dtype=torch.float64)
+    terms = ThresholdTerms(loss, cr, regularized, threshold, gap, torch.empty(count, dtype=torch.bool))
+    paper, label_probs = torch.empty((2, count), dtype=torch.float64)
+    start = 0
+    for part, labels in _blocks(probs, given):
+        rows = slice(start, start := start + len(labels))
+        found = apply_threshold(part, labels, prior=prior, beta=beta, eps=eps, exact=exact)
+        for name in fields(ThresholdTerms):
+            getattr(terms, name.name)[rows] = getattr(found, name.name)
+        paper[rows] = margin(part, labels, PAPER_EPS, exact=True)
+        label_probs[rows] = part.gather(1, labels[:, None]).squeeze(1)
+    return terms, paper, label_probs
 
 
 def choose_floor(probs: Tensor, labels: Tensor) -> tuple[float, NoiseModel]:
@@ -49,8 +66,17 @@ def choose_floor(probs: Tensor, labels: Tensor) -> tuple[float, NoiseModel]:
     share = float(probability_of_wrong(probs, labels, model).mean())
     part = slice(None, None, -(-probs.numel() // FLOOR_VALUES))
     sample, given = probs[part], labels[part]
-    gaps = [abs(float((margin(sample, given, eps) >= 0).double().mean()) - share) for eps in FLOORS]
-    return min(zip(gaps, FLOORS, strict=True), key=lambda pair: pair[0])[1], model
+
+    @functools.cache
+    def flagged(step: int) -> float:
+        return sum(int((margin(p, y, FLOORS[step]) >= 0).sum()) for p, y in _blocks(sample, given)) / len(given)
+
+    # A smaller floor never flags more, so that the gap to the share falls and then rises.
+    above = bisect.bisect_left(range(len(FLOORS)), True, key=lambda step: flagged(step) <= share)
+    beside = [step for step in (above - 1, above) if 0 <= step < len(FLOORS)]
+    near = min(beside, key=lambda step: abs(flagged(step) - share))
+    first = bisect.bisect_left(range(near + 1), True, key=lambda step: flagged(step) <= flagged(near))
+    return FLOORS[first], model
 
 
 def _expected_precision(scores: Scores, corrupted: Tensor) -> float:
@@ -66,14 +92,12 @@ def decide(scores: Scores, labels: Ints, *, eps: float, trusted: Bools, exact: b
 
     With `exact` the label's own term has no floor; that of `paper_corrupted` never has.
     """
-    probs = torch.from_numpy(scores.probs)  # (N, K) float64
+    probs = torch.from_numpy(scores.probs)  # (N, K) float32
     given = torch.from_numpy(labels)
     trusted_rows = torch.from_numpy(trusted)
-    terms = _apply_in_blocks(probs, given, torch.from_numpy(scores.prior), scores.beta, eps=eps, exact=exact)
-    paper = torch.cat(
-        [margin(p, y, PAPER_EPS, exact=True) for p, y in zip(probs.split(BLOCK), given.split(BLOCK), strict=True)]
+    terms, paper, label_probs = _apply_in_blocks(
+        probs, given, torch.from_numpy(scores.prior), scores.beta, eps=eps, exact=exact
     )
-    label_probs = probs.gather(1, given[:, None]).squeeze(1)
     corrupted = terms.corrupted & ~trusted_rows
     model, doubt = scores.rank_model, -label_probs
     if scores.out_of_fold:

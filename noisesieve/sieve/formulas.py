@@ -37,6 +37,16 @@ def entropy(log_probs: Tensor) -> Tensor:
     return -(log_probs.exp() * log_probs).sum(dim=1)
 
 
+def in_float64(probs: Tensor) -> Tensor:
+    """Return probabilities (B, K) that were stored in float32, normalized in float64.
+
+    What is left to one of a probability near one is then known from the others: 1 - f has the precision of a small f.
+    """
+    exact = probs.double()
+    total = exact.sum(dim=1, keepdim=True)
+    return exact / torch.where(total > 0, total, 1.0)
+
+
 def own_weight(share: float, beta: float) -> float:
     """Return 1 - beta * prior[y]: what the loss of a row's own label counts with, for a class with this prior.
 

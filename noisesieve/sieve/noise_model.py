@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.records import NoiseModel
-from noisesieve.sieve.formulas import LOG_FLOOR
+from noisesieve.sieve.formulas import LOG_FLOOR, in_float64
 
 TEMPERATURES = (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0)  # higher ones would explain wrong labels by uncertain predictions
 OF_TWO_CLASSES = (*TEMPERATURES, 5.6)  # CR makes heads surest where there is one other class
@@ -25,7 +25,7 @@ FIT_VALUES = 2_000_000  # number of probabilities that the model is fitted to, a
 CHOICE_VALUES = 200_000  # number of probabilities that temperature and strength are chosen from, at most
 MANY_CLASSES = 500  # with more classes, one rate of right labels is fitted for all
 FIRST_RATE = 0.8  # of right labels, where the fit starts
-BLOCK = 4096  # rows at a time
+BLOCK, BLOCK_VALUES = 4096, 2**22  # rows, and probabilities, at a time
 
 
 def fit_noise_model(probs: Tensor, labels: Tensor) -> NoiseModel:
@@ -71,14 +71,16 @@ def probable_classes(probs: Tensor, labels: Tensor, model: NoiseModel) -> tuple[
 def _posteriors(probs: Tensor, labels: Tensor, model: NoiseModel) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield P(true class | image, given label), (B, K), and the given labels, of blocks of rows."""
     transition = torch.from_numpy(model.transition)
-    for block, given in zip(probs.split(BLOCK), labels.split(BLOCK), strict=True):
+    rows = max(1, min(BLOCK, BLOCK_VALUES // probs.shape[1]))
+    for block, given in zip(probs.split(rows), labels.split(rows), strict=True):
         joint = with_temperature(block, model.temperature) * transition.T[given]
         yield (joint / joint.sum(dim=1, keepdim=True).clamp(min=1e-300)).clamp(0.0, 1.0), given
 
 
 def with_temperature(probs: Tensor, temperature: float) -> Tensor:
     """Return f to the power of 1 / temperature, normalized, in float64."""
-    return ((probs.double() + LOG_FLOOR).log() / temperature).softmax(dim=1)
+    exact = in_float64(probs) if probs.dtype == torch.float32 else probs
+    return ((exact + LOG_FLOOR).log() / temperature).softmax(dim=1)
 
 
 def _thin(probs: Tensor, labels: Tensor, most: int) -> tuple[Tensor, Tensor]:

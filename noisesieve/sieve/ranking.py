@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.records import NoiseModel, RankModel
-from noisesieve.sieve.formulas import geometric_mean
+from noisesieve.sieve.formulas import geometric_mean, in_float64
 from noisesieve.sieve.noise_model import FIT_VALUES, fit_noise_model, probability_of_wrong
 
 CE_WEIGHT = 0.75  # of the cross-entropy heads in the geometric mean
 SUREST = 1e-12  # probabilities are clamped to this distance from 0 and 1
-BLOCK = 65_536  # rows at a time
+BLOCK_VALUES = 2**22  # probabilities at a time
 
 
 def fit_rank_model(
@@ -33,17 +33,17 @@ def fit_rank_model(
     if ce_probs is None:
         return RankModel(own, own)
     part = slice(None, None, -(-probs.numel() // FIT_VALUES))
-    mean = geometric_mean(probs[part], ce_probs[part].double(), CE_WEIGHT)
+    mean = geometric_mean(in_float64(probs[part]), in_float64(ce_probs[part]), CE_WEIGHT)
     return RankModel(own, fit_noise_model(mean, labels[part]))
 
 
 def suspicion(probs: Tensor, ce_probs: Tensor | None, labels: Tensor, model: RankModel) -> Tensor:
     """Return how suspicious each label is, (N,): the larger, the more. It is no probability, only an order."""
     values = []
-    for rows in torch.arange(len(labels)).split(BLOCK):
-        given, mean = labels[rows], probs[rows]
+    for rows in torch.arange(len(labels)).split(max(1, BLOCK_VALUES // probs.shape[1])):
+        given, mean = labels[rows], in_float64(probs[rows])
         if ce_probs is not None:
-            mean = geometric_mean(mean, ce_probs[rows].double(), CE_WEIGHT)
+            mean = geometric_mean(mean, in_float64(ce_probs[rows]), CE_WEIGHT)
         wrong = probability_of_wrong(mean, given, model.combined)
         values.append(_logit(wrong) + _logit(1 - mean.gather(1, given[:, None]).squeeze(1)))
     return torch.cat(values)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from noisesieve.core.columns import Texts
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.publish import unfinished_publication
 from noisesieve.core.records import Floats, Index, Ints
@@ -61,8 +62,8 @@ def narrow(index: Index, settings: SourceSettings, *, min_classes: int = 2) -> I
     if len(index) == 0:
         raise InputError(f"{settings.path}: the table has no rows.", "List one image per row, with its label.")
     if settings.limit is not None:
-        index = index.take(stratified(index.labels, settings.limit, seed=settings.limit_seed))
-    if len(set(index.labels)) < min_classes:
+        index = index.take(stratified(index.column("labels"), settings.limit, seed=settings.limit_seed))
+    if len(index.column("labels").distinct()) < min_classes:
         raise InputError(
             f"{settings.path}: every row has the label {index.labels[0]!r}; a scan needs at least two classes.",
             folder.one_class_hint(settings.path) if index.kind == "folder" else "Is --label-column right?",
@@ -89,14 +90,15 @@ def kind_of(path: Path) -> str:
     )
 
 
-def stratified(labels: list[str], limit: int, *, seed: int) -> Ints:
+def stratified(labels: Texts, limit: int, *, seed: int) -> Ints:
     """Return `limit` rows in index order, stratified by class, with at least one row per class if possible."""
     if limit < 1:
         raise UsageError("--limit must be at least 1.")
     if limit >= len(labels):
         return np.arange(len(labels), dtype=np.int64)
     rng = np.random.default_rng(seed)
-    _, codes, counts = np.unique(np.array(labels, dtype=object), return_inverse=True, return_counts=True)
+    codes = labels.codes(sorted(labels.distinct()))
+    counts = np.bincount(codes)
     quota: Floats = (counts * (limit / len(labels))).astype(np.float64)
     floor = 1 if limit >= len(counts) else 0
     share = _rounded(quota, np.maximum(np.floor(quota).astype(np.int64), floor), counts, limit, floor=floor)
@@ -125,7 +127,8 @@ def _rounded(quota: Floats, share: Ints, counts: Ints, total: int, *, floor: int
 def _one_split(index: Index, split: str) -> Index:
     if index.splits is None:
         raise UsageError(f"--split {split}: this dataset has no splits.", "Leave the option out.")
-    rows = np.flatnonzero(np.array([name == split for name in index.splits]))
+    names = index.column("splits")
+    rows = np.flatnonzero(names.codes([split]) == 0)
     if len(rows) == 0:
-        raise UsageError(f"--split {split}: no such split.", f"Choose {', '.join(sorted(set(index.splits)))}.")
+        raise UsageError(f"--split {split}: no such split.", f"Choose {', '.join(sorted(names.distinct()))}.")
     return index.take(rows.astype(np.int64))

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
+import pyarrow as pa
+
+from noisesieve.core.columns import Texts
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.files import MARK
 from noisesieve.core.records import ImageLocation, Index
-from noisesieve.core.text import IMAGE_EXTENSIONS, escape_name, natural_key
+from noisesieve.core.text import IMAGE_EXTENSIONS, escape_name, natural_key, unescape_name
 from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.table import TABLE_SUFFIXES, refuse_paths_outside
 
@@ -17,10 +22,24 @@ SPLITS = frozenset(["train", "training", "val", "valid", "validation", "dev", "t
 _DETECTION = ({"images", "labels"}, {"annotations", "jpegimages"}, {"annotations", "images"})
 
 
-class _ImageFile(NamedTuple):
-    label: str
-    path: str  # relative to the root, as the file system spells it
-    split: str | None
+@dataclass
+class _Rows:
+    """The images found so far, in Arrow memory: class by class."""
+
+    paths: list[pa.Array] = field(default_factory=list)  # relative to the root, escaped
+    labels: list[pa.Array] = field(default_factory=list)
+    splits: list[pa.Array] = field(default_factory=list)
+
+    def add(self, paths: list[str], label: str, split: str | None) -> None:
+        """Add the images of one class folder."""
+        self.paths.append(pa.array([escape_name(path) for path in paths], pa.large_string()))
+        self.labels.append(pa.repeat(pa.scalar(escape_name(label), pa.large_string()), len(paths)).dictionary_encode())
+        if split is not None:
+            self.splits.append(pa.repeat(pa.scalar(split, pa.large_string()), len(paths)).dictionary_encode())
+
+    def column(self, name: str) -> Texts:
+        """Return one of the columns."""
+        return Texts(pa.chunked_array(getattr(self, name)))
 
 
 def read(settings: SourceSettings) -> Index:
@@ -30,34 +49,51 @@ def read(settings: SourceSettings) -> Index:
     walk = _Walk(root, settings)
     classes = walk.folders(root)
     _refuse_detection(root, classes)
+    rows = _Rows()
     if splits := _splits(walk, root, classes):
-        images = [
-            _ImageFile(label, path, split)
-            for split in splits
-            for label in walk.folders(root / split)
-            for path in walk.images(root / split / label)
-        ]
+        for split in splits:
+            for label in walk.folders(root / split):
+                rows.add(walk.images(root / split / label), label, split)
         for other in set(classes) - set(splits):
             walk.images(root / other)  # has no images, but is named in the notes
     else:
-        images = [_ImageFile(label, path, None) for label in classes for path in walk.images(root / label)]
-    if not images:
+        for label in classes:
+            rows.add(walk.images(root / label), label, None)
+    if not any(map(len, rows.paths)):
         raise InputError(f"{root}: no images in class folders.", _no_images_hint(root))
     walk.find_strays(root, [root / split for split in splits])
-    paths = [escape_name(row.path) for row in images]
-    files = [os.path.join(root, row.path) for row in images]
+    paths = rows.column("paths")
+    files = FilesBelow(root, paths)
     refuse_paths_outside(root, paths, allow_outside=settings.allow_outside, name=lambda row: str(root), files=files)
     return Index(
         name=root.resolve().name or "dataset",
         kind="folder",
         root=root,
-        ids=list(paths),
-        paths=list(paths),
-        labels=[escape_name(row.label) for row in images],
+        ids=paths,
+        paths=paths,
+        labels=rows.column("labels"),
         locate=lambda i: ImageLocation(files[i]),
-        splits=[str(row.split) for row in images] if images[0].split else None,
+        splits=rows.column("splits") if splits else None,
         notes=walk.notes(),
     )
+
+
+class FilesBelow(Sequence[str]):
+    """The files of escaped paths below a root."""
+
+    def __init__(self, root: Path, paths: Texts) -> None:
+        self._root, self._paths = os.fspath(root), paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [os.path.join(self._root, unescape_name(path)) for path in self._paths[place]]
+        return os.path.join(self._root, unescape_name(self._paths[place]))
+
+    def __iter__(self) -> Iterator[str]:
+        return (os.path.join(self._root, unescape_name(path)) for path in self._paths)
 
 
 def one_class_hint(root: Path) -> str:

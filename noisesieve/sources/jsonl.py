@@ -62,7 +62,7 @@ def read(settings: SourceSettings) -> Index:
         pa.table(arrays, names=list(names)) if names else pa.table({}),
         np.array(lines, dtype=np.int64),
         embedded,
-        offsets.__getitem__,
+        np.array(offsets, dtype=np.int64).item,
     )
     return to_index(table, settings, "jsonl")
 

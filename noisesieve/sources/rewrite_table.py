@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -46,28 +46,25 @@ def rewrite_table(index: Index, source: SourceSettings, changes: Changes, file: 
 def _delimited(index: Index, source: SourceSettings, changes: Changes, file: IO[bytes]) -> None:
     """Copy rows without a change byte by byte."""
     separator = csv_separator(source.path)
-    with source.path.open(encoding="utf-8-sig", newline="") as table:
-        lines = list(table)
     with source.path.open("rb") as blob:
         if blob.read(3) == BOM:
             file.write(BOM)
-    with long_cells():
-        _copy_lines(lines, index, source, changes, file, separator)
+    with source.path.open(encoding="utf-8-sig", newline="") as lines, long_cells():
+        _copy_lines(lines, index, changes, file, separator)
 
 
-def _copy_lines(
-    lines: list[str], index: Index, source: SourceSettings, changes: Changes, file: IO[bytes], separator: str
-) -> None:
-    head, chunks = _chunks(lines, index)
-    header = next(cells for cells in csv.reader(head, delimiter=separator) if cells)
+def _copy_lines(lines: Iterable[str], index: Index, changes: Changes, file: IO[bytes], separator: str) -> None:
+    chunks = _chunks(lines, index)
+    head = next(chunks)
+    header = next(cells for cells in csv.reader(io.StringIO(head, newline=""), delimiter=separator) if cells)
     label_cell = header.index(index.label_column)
     new = _has_marks(changes) and DECIDED_COLUMN not in header
     mark_cell = len(header) if new else header.index(DECIDED_COLUMN) if DECIDED_COLUMN in header else -1
-    file.write(_longer("".join(head), [DECIDED_COLUMN] * new, separator).encode())
+    file.write(_longer(head, [DECIDED_COLUMN] * new, separator).encode())
     for row, chunk in enumerate(chunks):
         change = changes.get(row)
         if change is None:
-            file.write(_longer(chunk, [""] * new, separator).encode())
+            file.write((_longer(chunk, [""], separator) if new else chunk).encode())
         elif change.label is not None:
             cells = next(csv.reader(io.StringIO(chunk, newline=""), delimiter=separator, strict=True)) + [""] * new
             if change.label != index.labels[row]:
@@ -94,7 +91,7 @@ def _longer(chunk: str, cells: list[str], separator: str) -> str:
 
 def _jsonl(index: Index, source: SourceSettings, changes: Changes, file: IO[bytes]) -> None:
     with source.path.open("rb") as table:
-        wanted = {} if index.lines is None else {line: row for row, line in enumerate(index.lines.tolist())}
+        wanted = {} if index.lines is None else {int(index.lines[row]): row for row in changes}
         for number, line in enumerate(table, start=1):
             row = wanted.get(number, -1)
             change = changes.get(row)
@@ -193,7 +190,7 @@ def _encoder(schema: pa.Schema, index: Index, column: str) -> Callable[[list[str
     kind = schema.field(column).type
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
     names = hugging_face_classes(schema).get(column)
-    if names is not None and not set(index.labels) <= set(names):
+    if names is not None and not set(index.column("labels").distinct()) <= set(names):
         names = None  # some number has no name, so the reader used the numbers as labels
 
     def encode(labels: list[str | None]) -> list[Any]:
@@ -211,12 +208,17 @@ def _encoder(schema: pa.Schema, index: Index, column: str) -> Callable[[list[str
     return encode
 
 
-def _chunks(lines: list[str], index: Index) -> tuple[list[str], list[str]]:
-    """Return the lines before the first row, and for every row its lines up to the next row."""
+def _chunks(lines: Iterable[str], index: Index) -> Iterator[str]:
+    """Yield the lines before the first row, then for every row its lines up to the next row."""
     assert index.lines is not None
-    starts = [line - 1 for line in index.lines.tolist()]
-    ends = [*starts[1:], len(lines)]
-    return lines[: starts[0]], ["".join(lines[a:b]) for a, b in zip(starts, ends, strict=True)]
+    starts = iter(index.lines)
+    start, chunk = next(starts, 0), list[str]()
+    for number, line in enumerate(lines, start=1):
+        if number == start:
+            yield "".join(chunk)
+            start, chunk = next(starts, 0), []
+        chunk.append(line)
+    yield "".join(chunk)
 
 
 REWRITERS: dict[str, Callable[[Index, SourceSettings, Changes, IO[bytes]], None]] = {

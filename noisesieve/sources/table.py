@@ -7,12 +7,15 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from noisesieve.core.columns import Texts
 from noisesieve.core.errors import InputError
 from noisesieve.core.records import Bools, ImageLocation, Index, Ints
 from noisesieve.core.text import file_of, leads_out
@@ -57,13 +60,11 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
     root = settings.root if settings.root is not None else file.parent
     labels = _labels(table, settings)
     used = {settings.label_column}
-    paths: list[str | None]
+    paths = Texts(pa.nulls(len(labels), pa.string()))
     if table.embedded is not None:
-        paths = [None] * len(labels)
         container, column, position = os.fspath(file), table.embedded, table.position
         locate: Callable[[int], ImageLocation] = lambda i: ImageLocation(container, column, position(i))  # noqa: E731
     elif not settings.images and settings.path_column not in names:
-        paths = [None] * len(labels)
         locate = lambda i: ImageLocation("")  # noqa: E731
     else:
         used.add(settings.path_column)
@@ -71,13 +72,13 @@ def to_index(table: Table, settings: SourceSettings, kind: str) -> Index:
         refuse_paths_outside(
             root, given, allow_outside=settings.allow_outside, name=lambda row: position_of(table, settings, row)
         )
-        paths = list(given)
+        paths = given
         base = os.fspath(root)
         locate = lambda i: ImageLocation(file_of(base, given[i]))  # noqa: E731
     splits = None
     if "split" in names and "split" not in used:
         used.add("split")
-        splits = _texts(table, "split", settings, empty=True)
+        splits = Texts(_texts(table, "split", settings, empty=True).array, few=True)
     left_out = [f"columns of bytes, not carried: {', '.join(table.left_out)}"] if table.left_out else []
     return Index(
         name=file.stem,
@@ -130,12 +131,12 @@ def _recognise(table: Table, settings: SourceSettings, names: list[str]) -> tupl
     return replace(settings, **recognised), notes
 
 
-def _several_in_one(labels: list[str]) -> list[str]:
+def _several_in_one(labels: Texts) -> list[str]:
     """Return a note if some labels look like several classes in one cell, such as `dress|red`."""
-    odd = {label for label in set(labels) if "|" in label or ";" in label}
+    odd = {label for label in labels.distinct() if "|" in label or ";" in label}
     if not odd:
         return []
-    count = sum(label in odd for label in labels)
+    count = int(labels.is_in(odd).sum())
     return [
         f"{count:,} labels look like several classes in one cell, such as {min(odd)!r}: each is taken as one class."
     ]
@@ -148,18 +149,18 @@ def position_of(table: Table, settings: SourceSettings, row: int) -> str:
     return f"{settings.path}, row {row}"
 
 
-def _labels(table: Table, settings: SourceSettings) -> list[str]:
+def _labels(table: Table, settings: SourceSettings) -> Texts:
     column = table.columns[settings.label_column]
     if pa.types.is_nested(column.type):
         raise InputError(
             f"{settings.path}: column {settings.label_column!r} contains lists: a multi-label dataset.",
             "noisesieve needs one label per image.",
         )
-    labels = _texts(table, settings.label_column, settings)
-    distinct = set(labels)
+    labels = Texts(_texts(table, settings.label_column, settings).array, few=True)
+    distinct = set(labels.distinct())
     for label in distinct:
         if _is_list(label) or any(_joins(label, separator, distinct) for separator in "|;,"):
-            row = labels.index(label)
+            row = labels.find(label)
             raise InputError(
                 f"{position_of(table, settings, row)}: the label {label!r} names several classes (multi-label).",
                 "noisesieve needs one label per image.",
@@ -181,7 +182,7 @@ def _joins(label: str, separator: str, distinct: set[str]) -> bool:
     return len(parts) > 1 and all(part and part in distinct for part in parts)
 
 
-def _texts(table: Table, column: str, settings: SourceSettings, *, empty: bool = False) -> list[str]:
+def _texts(table: Table, column: str, settings: SourceSettings, *, empty: bool = False) -> Texts:
     """Return a column as strings, exactly as written. A missing value is an error unless `empty`."""
     values = table.columns[column]
     if pa.types.is_floating(values.type) and column == settings.label_column:
@@ -193,19 +194,17 @@ def _texts(table: Table, column: str, settings: SourceSettings, *, empty: bool =
                 "Choose another with --label-column.",
             ) from error
     try:
-        texts: list[str | None] = values.cast(pa.string()).to_pylist()
+        texts = values.cast(pa.large_string())
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise InputError(
             f"{settings.path}: column {column!r} ({values.type}) cannot be read as text.", "Convert it to strings."
         ) from error
-    if not empty:
-        for row, text in enumerate(texts):
-            if text is None or text == "":
-                raise InputError(
-                    f"{position_of(table, settings, row)}: no {column}.",
-                    "Fill it in, or leave the row out of the table.",
-                )
-    return [text or "" for text in texts]
+    texts = texts.fill_null("")
+    if not empty and (row := pc.index(texts, pa.scalar("", pa.large_string())).as_py()) >= 0:
+        raise InputError(
+            f"{position_of(table, settings, row)}: no {column}.", "Fill it in, or leave the row out of the table."
+        )
+    return Texts(texts)
 
 
 def refuse_paths_outside(
@@ -223,8 +222,9 @@ def refuse_paths_outside(
     if allow_outside:
         return
     inside, folders = os.path.realpath(root), dict[str, bool]()  # folder → whether it is inside the root
-    for row, path in enumerate(paths):
-        file = file_of(os.fspath(root), path) if files is None else files[row]
+    base = os.fspath(root)
+    for row, (path, named) in enumerate(zip(paths, repeat(None) if files is None else files, strict=False)):
+        file = file_of(base, path) if named is None else named
         if leads_out(path) or _links_out(file, inside, folders):
             way_out = "Set --root to the folder above all images" if files is None else "Remove the link"
             raise InputError(
@@ -250,19 +250,21 @@ def _is_within(path: str, inside: str) -> bool:
     return os.path.commonpath((path, inside)) == inside
 
 
-def _ids(table: Table, settings: SourceSettings, paths: list[str | None], used: set[str]) -> list[str]:
+def _ids(table: Table, settings: SourceSettings, paths: Texts, used: set[str]) -> Sequence[str]:
     column = settings.id_column
     if column is not None:
         used.add(column)
         ids = _texts(table, column, settings)
-        first: dict[str, int] = {}
-        for row, text in enumerate(ids):
-            if first.setdefault(text, row) != row:
-                raise InputError(
-                    f"{position_of(table, settings, row)}: the id {text!r} is also that of row {first[text]}.",
-                    "Ids must be unique: choose another --id-column.",
-                )
+        if (row := ids.first_repeated()) is not None:
+            raise InputError(
+                f"{position_of(table, settings, row)}: the id {ids[row]!r} is also that of row {ids.find(ids[row])}.",
+                "Ids must be unique: choose another --id-column.",
+            )
         return ids
+    if len(paths) and paths.array.null_count == len(paths):
+        return Texts(pa.array(np.arange(len(paths))).cast(pa.large_string()))
+    if paths.first_repeated() is None:
+        return paths
     taken = {path for path in paths if path is not None}
     seen: set[str] = set()
     unique: list[str] = []
@@ -281,14 +283,15 @@ def _trusted(table: Table, settings: SourceSettings) -> Bools | None:
     column = settings.trusted_column
     if column is None:
         return None
-    words = [text.strip().lower() for text in _texts(table, column, settings, empty=True)]
-    for row, word in enumerate(words):
-        if word not in _TRUE and word not in _FALSE:
-            raise InputError(
-                f"{position_of(table, settings, row)}: {column} is {word!r}, neither yes nor no.",
-                "Use true / false, 1 / 0 or yes / no.",
-            )
-    return np.array([word in _TRUE for word in words], dtype=np.bool_)
+    words = Texts(pc.utf8_lower(pc.utf8_trim_whitespace(_texts(table, column, settings, empty=True).array)), few=True)
+    codes = words.codes([*sorted(_TRUE), *sorted(_FALSE)])
+    if (codes < 0).any():
+        row = int(np.argmax(codes < 0))
+        raise InputError(
+            f"{position_of(table, settings, row)}: {column} is {words[row]!r}, neither yes nor no.",
+            "Use true / false, 1 / 0 or yes / no.",
+        )
+    return codes < len(_TRUE)
 
 
 def _refuse_detection(settings: SourceSettings, names: list[str]) -> None:

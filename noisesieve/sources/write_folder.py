@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from noisesieve.core.errors import InputError
@@ -12,7 +13,7 @@ from noisesieve.core.text import unescape_name
 from noisesieve.core.untrusted import open_regular
 
 
-def write_folder(index: Index, labels: list[str], out: Path, *, link: bool) -> list[str]:
+def write_folder(index: Index, labels: Sequence[str], out: Path, *, link: bool) -> list[str]:
     """Fill an empty folder with every row of an image folder, each under its new label. Returns notes."""
     for label in sorted(set(labels) - set(index.labels)):
         _require_folder_name(label)

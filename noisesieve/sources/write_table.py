@@ -8,16 +8,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from noisesieve.core.columns import Texts
+from noisesieve.core.csv_file import write_csv_rows
 from noisesieve.core.errors import InputError, OutputError, UsageError
 from noisesieve.core.files import atomic_write
 from noisesieve.core.parquet_file import TooLarge, read_row_groups
 from noisesieve.core.records import Index
-from noisesieve.core.text import carried_name, csv_line, escape_name
+from noisesieve.core.text import carried_name, escape_name
 from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.table import TABLE_SUFFIXES
+
+BLOCK = 8192  # rows as Python objects at a time
 
 
 def table_kind(index: Index, source: SourceSettings, out: Path) -> str:
@@ -36,7 +42,7 @@ def table_kind(index: Index, source: SourceSettings, out: Path) -> str:
 
 
 def write_index(
-    index: Index, source: SourceSettings, out: Path, *, labels: list[str], truth: list[str] | None = None
+    index: Index, source: SourceSettings, out: Path, *, labels: Texts, truth: Texts | None = None
 ) -> Path | None:
     """Write `path`, `label`, `true_label` and the user's other columns. Returns the --root to read it with, or None.
 
@@ -53,13 +59,13 @@ def fill_table(
     out: Path,
     file: IO[bytes],
     *,
-    labels: list[str],
-    truth: list[str] | None = None,
-    marks: dict[str, list[str]] | None = None,
+    labels: Texts,
+    truth: Texts | None = None,
+    marks: dict[str, pa.Array] | None = None,
 ) -> Path | None:
     """Do the same into an open file that will become `out`; `marks` are further columns."""
     kind = table_kind(index, source, out)
-    ours = {"label": labels} if truth is None else {"label": labels, "true_label": truth}
+    ours = {"label": labels.to_arrow()} | ({} if truth is None else {"true_label": truth.to_arrow()})
     ours |= marks or {}
     if _is_embedded(index):
         new = _beside(index, source, ours)
@@ -70,9 +76,9 @@ def fill_table(
     if kind == "parquet":
         pq.write_table(new, file, compression="zstd")
     elif kind == "jsonl":
-        file.writelines(_line(row) for row in new.to_pylist())
+        file.writelines(_line(row) for batch in new.to_batches(BLOCK) for row in batch.to_pylist())
     else:
-        _write_delimited(new, file, "," if kind == "csv" else "\t")
+        write_csv_rows(file, [new], names=new.column_names, separator="," if kind == "csv" else "\t")
     return root
 
 
@@ -80,42 +86,32 @@ def _is_embedded(index: Index) -> bool:
     return index.locate(0).column is not None
 
 
-def _paths(index: Index, out: Path) -> tuple[list[str], Path | None]:
+def _paths(index: Index, out: Path) -> tuple[pa.Array, Path | None]:
     """Return the path of every row for the new table, and the root they start from; None: the table's folder."""
-    given = [path or "" for path in index.paths]
+    given = index.column("paths").to_arrow().fill_null("")
     # Without resolving links: a linked dataset beside the table counts as below it.
     folder, root = Path(os.path.abspath(out)).parent, Path(os.path.abspath(index.root))
     if not root.is_relative_to(folder):
         return given, index.root
     prefix = escape_name(root.relative_to(folder).as_posix())
-    return (given if prefix == "." else [path if os.path.isabs(path) else f"{prefix}/{path}" for path in given]), None
+    if prefix == ".":
+        return given, None
+    below = pc.binary_join_element_wise(prefix, given, "/")
+    absolute = pa.array(np.fromiter(map(os.path.isabs, given.to_pylist()), dtype=np.bool_, count=len(given)))
+    return pc.if_else(absolute, given, below), None
 
 
-def _beside(index: Index, source: SourceSettings, ours: dict[str, list[str]]) -> pa.Table:
+def _beside(index: Index, source: SourceSettings, ours: dict[str, pa.Array]) -> pa.Table:
     """Return our columns, then the user's; one of the user's with the same name gets the prefix `user_`."""
-    columns: dict[str, Any] = {name: pa.array(values, pa.string()) for name, values in ours.items()}
+    columns: dict[str, Any] = dict(ours)
     if index.splits is not None:
-        columns["split"] = pa.array(index.splits, pa.string())
+        columns["split"] = index.column("splits").to_arrow()
     if source.id_column is not None:
-        columns.setdefault(source.id_column, pa.array(index.ids, pa.string()))
+        columns.setdefault(source.id_column, index.column("ids").to_arrow())
     if index.carried is not None:
         for name, values in zip(index.carried.column_names, index.carried.columns, strict=True):
             columns[carried_name(name, columns)] = values
     return pa.table(columns)
-
-
-def _write_delimited(table: pa.Table, file: IO[bytes], separator: str) -> None:
-    rows = zip(*(_texts(column) for column in table.columns), strict=True)
-    for row in (tuple(table.column_names), *rows):
-        file.write((csv_line(row, separator) + "\n").encode())
-
-
-def _texts(column: pa.ChunkedArray) -> list[str | None]:
-    """Return a column as text for CSV; lists and objects as JSON."""
-    if not pa.types.is_nested(column.type):
-        texts: list[str | None] = column.cast(pa.string()).to_pylist()
-        return texts
-    return [None if value is None else json.dumps(value, default=str) for value in column.to_pylist()]
 
 
 def _line(row: dict[str, Any]) -> bytes:
@@ -126,16 +122,15 @@ def _copy_parquet(index: Index, new: pa.Table, file: IO[bytes]) -> None:
     """Copy the images block by block, with the new columns beside them."""
     location = index.locate(0)
     column = str(location.column)
-    wanted = [index.locate(i).position for i in range(len(index))]  # ascending, as every index is
+    count = len(index)
+    wanted = np.fromiter((index.locate(i).position for i in range(count)), dtype=np.int64, count=count)  # ascending
     writer: pq.ParquetWriter | None = None
     try:
         first = done = 0
         for batch in read_row_groups(location.file, [column]):
-            until = done
-            while until < len(wanted) and wanted[until] < first + len(batch):
-                until += 1
+            until = int(np.searchsorted(wanted, first + len(batch)))
             if until > done:
-                images = batch.column(0).combine_chunks().take(pa.array([row - first for row in wanted[done:until]]))
+                images = batch.column(0).combine_chunks().take(pa.array(wanted[done:until] - first))
                 part = new.slice(done, until - done).append_column(column, images)
                 writer = writer or pq.ParquetWriter(file, part.schema, compression="zstd")
                 writer.write_table(part)
@@ -148,7 +143,8 @@ def _copy_parquet(index: Index, new: pa.Table, file: IO[bytes]) -> None:
 
 
 def _copy_jsonl(index: Index, new: pa.Table, file: IO[bytes]) -> None:
-    for row, image in zip(new.to_pylist(), _embedded_lines(index), strict=True):
+    rows = (row for batch in new.to_batches(BLOCK) for row in batch.to_pylist())
+    for row, image in zip(rows, _embedded_lines(index), strict=True):
         file.write(_line({**row, **image}))
 
 

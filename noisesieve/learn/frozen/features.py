@@ -11,10 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from noisesieve.core.columns import Hashes
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import digest
 from noisesieve.core.records import Ints
-from noisesieve.core.row_store import CHUNK, RowFile
+from noisesieve.core.row_store import CHUNK, WORTH_AN_INDEX, RowFile
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import Precision, kept_memory, make_deterministic
 from noisesieve.learn.distributed import TrainingSession
@@ -99,7 +100,7 @@ def compute_features(
     make_deterministic(device)
     loader = BatchLoader(decoded.pixels, device, statistics=statistics_of(recipe.weights, recipe.backbone))
     statistics = loader.mean.tolist(), loader.std.tolist()
-    hashes = [str(decoded.file_facts.sha256[row]) for row in decoded.rows.tolist()]
+    hashes = decoded.file_facts.hashes.take(decoded.rows)
     root = cache_folder(settings, session)
     folder = scratch if root is None else feature_folder(root, recipe, settings, device, statistics)
     try:
@@ -112,28 +113,35 @@ def compute_features(
         files, reused = _complete(folder, hashes, recipe, weights, loader, session)
     if folder.exists():
         os.utime(folder)  # the time of last use, for `noisesieve cache --clear --older-than`
-    _, contents = np.unique(np.array(hashes), return_inverse=True)
     return Features(
         maps={file.name: file.open() for file in files},
         slots={file.name: file.slots(hashes) for file in files},
-        contents=torch.from_numpy(contents.astype(np.int64)),
+        contents=torch.from_numpy(numbered_by_hash(hashes)),
         statistics=statistics,
         reused=reused,
     )
 
 
+def numbered_by_hash(hashes: Hashes) -> Ints:
+    """Return (N,) numbers without gaps in the order of the hashes, equal for equal contents."""
+    _, numbers = np.unique(hashes.raw().view("S32").reshape(-1), return_inverse=True)
+    return numbers.astype(np.int64)
+
+
 def _complete(
-    folder: Path, hashes: list[str], recipe: HeadRecipe, weights: Path, loader: BatchLoader, session: TrainingSession
+    folder: Path, hashes: Hashes, recipe: HeadRecipe, weights: Path, loader: BatchLoader, session: TrainingSession
 ) -> tuple[list[DepthFile], bool]:
     """Return files with the features of all contents, and whether they were all there."""
-    files, wanted = depth_files(folder, recipe), set(hashes)
-    if damaged := max(file.drop_damaged(wanted) for file in files):
+    files = depth_files(folder, recipe)
+    if damaged := max(file.drop_damaged(hashes) for file in files):
         session.warn(f"{folder}: {damaged:,} rows of features are damaged: they are computed again.")
-    missing = set().union(*(file.missing(wanted) for file in files))
-    if missing:
-        row_of = {sha: row for row, sha in reversed(list(enumerate(hashes))) if sha in missing}
-        _fill(files, dict(sorted(row_of.items(), key=lambda item: item[1])), recipe, weights, loader, session)
-    return files, not missing
+    missing = np.any([file.missing(hashes) for file in files], axis=0)
+    if missing.any():
+        _, places = np.unique(hashes.codes(), return_index=True)  # the first row of every content
+        first = np.sort(places)
+        rows = first[missing[first]].astype(np.int64)
+        _fill(files, hashes.take(rows), rows, recipe, weights, loader, session)
+    return files, not missing.any()
 
 
 def feature_folder(
@@ -163,7 +171,8 @@ def _views(recipe: HeadRecipe) -> int:
 
 def _fill(
     files: list[DepthFile],
-    row_of: dict[str, int],
+    contents: Hashes,
+    rows: Ints,
     recipe: HeadRecipe,
     weights: Path,
     loader: BatchLoader,
@@ -175,13 +184,15 @@ def _fill(
     load_backbone(network, weights)
     network.fuse()
     network = network.to(session.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    contents, rows = list(row_of), torch.tensor(list(row_of.values()))
     session.stage("features", len(rows))
     with kept_memory(session.device):
-        parts = extract_depths(network, loader, rows, mirrored=_views(recipe) == 2, chunk=CHUNK)
+        parts = extract_depths(network, loader, torch.from_numpy(rows), mirrored=_views(recipe) == 2, chunk=CHUNK)
         for start, part in zip(range(0, len(rows), CHUNK), parts, strict=True):
             for file in files:
                 file.append(contents[start : start + CHUNK], part[file.name].clamp(-65504, 65504).half().numpy())
             session.advance(min(CHUNK, len(rows) - start))
             session.pause()
+    for file in files:
+        if len(rows) >= WORTH_AN_INDEX:
+            file.write_sorted_index()
     session.finish()

@@ -22,12 +22,12 @@ class Head:
 
 @dataclass(frozen=True)
 class HeadScores:
-    """Scores of one pass: out-of-fold probabilities, and each head's sieve decision."""
+    """Scores of one pass, out of fold, and each head's sieve decision."""
 
-    probs: Tensor  # (N, K) float64, out of fold, mean over the partitions
+    margins: Tensor  # (N,) float64, of the mean over the partitions, with the floor of the loop
     first: Tensor  # (N,) float64: probability of the given label from the first partition alone
     first_margin: Tensor  # (N,) margin from the first partition alone, with the floor of the verdict
-    clean: Tensor  # (N, H) bool: the row passes this head's sieve; all False if that was not asked for
+    clean: Tensor  # (N, H) bool: the row passes this head's sieve; empty if that was not asked for
 
 
 @dataclass(frozen=True)

@@ -73,18 +73,22 @@ class Heads:
         self.momentum = [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
         self.flip: bool | None = recipe.flip if features.views > 1 else False
         self.dropped = torch.zeros(self.rows, dtype=torch.float64)
-        self.margin_history: list[Tensor] = []
+        epochs = range(1, self.schedule.epochs + 1)
+        scored = sum(self.schedule.scores_after(epoch) or self._averages(epoch) for epoch in epochs)
+        self.margin_history = torch.empty((scored, self.rows), dtype=torch.float32)
+        self.scorings = 0
         self.history: list[EpochRow] = []
 
     def run(self) -> tuple[Head, TrainedScores]:
         """Train, score and sieve until the last epoch."""
-        schedule, total, counted, scored = self.schedule, torch.zeros(0), 0, None
+        schedule, counted, scored = self.schedule, 0, None
+        total = torch.zeros((self.rows, self.classes), dtype=torch.float32)
         self.session.stage("training", schedule.epochs * self.rows)
         for epoch in range(1, schedule.epochs + 1):
             start = time.monotonic()
             loss, steps, skipped = self.train_epoch(epoch)
             trained = time.monotonic()
-            last, averaged = epoch == schedule.epochs, epoch > schedule.epochs - self.recipe.average_epochs
+            last, averaged = epoch == schedule.epochs, self._averages(epoch)
             kept, undecided_rows, flagged = int(self._kept_by_most_heads().sum()), 0, 0
             if epoch >= schedule.sieve_start:
                 self.dropped += (~self._kept_by_most_heads()).double()
@@ -92,12 +96,11 @@ class Heads:
                 self.flip = self.may_flip()
             if averaged or schedule.scores_after(epoch):
                 sieves = not last and epoch + 1 >= schedule.sieve_start
-                scored = self.score(sieve=sieves)
-                margins = margin(scored.probs, self.labels, self.recipe.loop_eps, exact=self.recipe.exact_label)
-                self.margin_history.append(margins.float())
-                undecided_rows, flagged = undecided(margins), int((margins >= 0).sum())
-                if averaged:
-                    total, counted = (total + scored.probs if counted else scored.probs.clone()), counted + 1
+                scored = self.score(sieve=sieves, add_to=total if averaged else None)
+                counted += averaged
+                self.margin_history[self.scorings] = scored.margins
+                self.scorings += 1
+                undecided_rows, flagged = undecided(scored.margins), int((scored.margins >= 0).sum())
                 if sieves:
                     self.sieve(scored.clean, epoch)
             share = float((~self.held_out).double().mean())  # of the rows that one head is trained on
@@ -114,11 +117,15 @@ class Heads:
             )
         self.session.finish()
         assert scored is not None
-        probs = total / counted
+        probs = total.div_(counted)
         if self.recipe.adaptive_eps:
             self.sieve_eps, self.noise_model = choose_floor(probs, self.labels)
             scored = self.score(sieve=False)  # the saved model is summarized with the chosen floor
         return self.head(), self.scores(probs, scored)
+
+    def _averages(self, epoch: int) -> bool:
+        """Return True if the probabilities after this epoch count."""
+        return epoch > self.schedule.epochs - self.recipe.average_epochs
 
     def _kept_by_most_heads(self) -> Tensor:
         """Return (N,): True for rows that are kept by most of the heads that may train on them."""
@@ -207,16 +214,20 @@ class Heads:
         size = max(1, BLOCK_VALUES // (self.heads * self.classes))
         return (slice(begin, min(begin + size, self.rows)) for begin in range(0, self.rows, size))
 
-    def score(self, *, sieve: bool) -> HeadScores:
-        """Score every row with the heads that hold it out, and for the `sieve` with every head; over both views."""
-        probs = torch.zeros((self.rows, self.classes), dtype=torch.float64)
-        first, first_margin = torch.zeros(self.rows, dtype=torch.float64), torch.zeros(self.rows, dtype=torch.float64)
-        clean = torch.zeros_like(self.keep)
+    def score(self, *, sieve: bool, add_to: Tensor | None = None) -> HeadScores:
+        """Score every row with the heads that hold it out, and for the `sieve` with every head; over both views.
+
+        The probabilities, the mean over the partitions, are added to `add_to` (N, K).
+        """
+        first, first_margin, margins = torch.zeros((3, self.rows), dtype=torch.float64)
+        clean = torch.zeros_like(self.keep) if sieve else self.keep[:0]
         for rows in self.blocks():
             views = [self.logits(rows, view) for view in ((0, 1) if self.flip else (0,))]
             held_out = torch.stack([self.held_out_probabilities(view, rows) for view in views]).mean(dim=0)  # (K, P, B)
-            labels = self.labels[rows]
-            probs[rows] = held_out.mean(dim=1).T
+            labels, mean_held_out = self.labels[rows], held_out.mean(dim=1).T
+            if add_to is not None:
+                add_to[rows] += mean_held_out.float()
+            margins[rows] = margin(mean_held_out, labels, self.recipe.loop_eps, exact=self.recipe.exact_label)
             first[rows] = held_out[:, 0].gather(0, labels[None]).squeeze(0)
             first_margin[rows] = margin(held_out[:, 0].T, labels, self.sieve_eps, exact=self.recipe.exact_label)
             if sieve:
@@ -225,9 +236,9 @@ class Heads:
                 own, exact = labels.repeat(self.heads), self.recipe.exact_label
                 gaps = margin(mean.flatten(1), own, self.recipe.loop_eps, exact=exact, classes_first=True)
                 clean[rows] = (gaps < 0).view(self.heads, -1).T
-        if not torch.isfinite(probs).all():
+        if not torch.isfinite(margins).all():
             raise TrainingError("The scores are not finite.", "Lower --lr or --beta.")
-        return HeadScores(probs, first, first_margin, clean)
+        return HeadScores(margins, first, first_margin, clean)
 
     def sieve(self, clean: Tensor, epoch: int) -> None:
         """Set v of every head for the next epoch. Raises an error if a head would lose every row."""
@@ -280,7 +291,7 @@ class Heads:
                 strength=None if self.noise_model is None else self.noise_model.strength,
             ),
             saved_model_scores=torch.stack((scored.first, (scored.first_margin >= 0).double()), dim=1).numpy(),
-            margin_history=torch.stack(self.margin_history).numpy(),
+            margin_history=list(self.margin_history[: self.scorings].numpy()),
             out_of_fold=True,
             sieve_eps=self.sieve_eps,
             noise_model=self.noise_model,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
-
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.evidence import TrainedScores
 from noisesieve.learn.frozen.head_data import Head, HeadData, Projected
@@ -25,4 +23,4 @@ def train_ranked_heads(
     if not recipe.beta:
         return head, None, scores  # they are cross-entropy heads themselves
     ce_head, ce_scores = Heads(data, ce_recipe(recipe, flip=head.flip), session, projected=projected).run()
-    return head, ce_head, replace(scores, ce_probs=ce_scores.probs.astype(np.float32))
+    return head, ce_head, replace(scores, ce_probs=ce_scores.probs)
