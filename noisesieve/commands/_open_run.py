@@ -15,6 +15,7 @@ from noisesieve.core.errors import InputError, OutputError, StateError, UsageErr
 from noisesieve.core.files import write_json
 from noisesieve.core.parquet_file import ParquetTable
 from noisesieve.core.records import ImageLocation, Index, Recalibration
+from noisesieve.core.text import file_of
 from noisesieve.decisions.read import read_decisions
 from noisesieve.decisions.resolve import Outcome, resolve
 from noisesieve.learn.training_settings import TrainingOptions
@@ -175,6 +176,28 @@ def index_of_run(report: Report, moved: MovedData = NOT_MOVED) -> Index:
     """Return the index that the run was made from. Refused if its rows are not those of the report."""
     source = settings_of_run(report, moved).source
     return align_to_report(report, read_index(source), allow_outside=source.allow_outside)
+
+
+def index_of_paths(report: Report, moved: MovedData = NOT_MOVED) -> Index:
+    """Return the run's rows with their files, by the paths in the report: the dataset itself is not listed or read.
+
+    Whoever reads an image compares its hash with the run's. Where images are embedded, it is `index_of_run`.
+    """
+    source, paths = settings_of_run(report, moved).source, report.texts("path")
+    if kind_of_vectors(report) is None and paths.array.null_count:
+        return index_of_run(report, moved)
+    is_folder = source.path.is_dir()
+    root = source.path if is_folder else source.root or source.path.parent
+
+    def locate(row: int) -> ImageLocation:
+        if (path := paths[row]) is None:
+            return ImageLocation("")
+        file = FilesBelow(root, paths)[row] if is_folder else file_of(str(root), path)
+        named = lambda _: str(report.path)  # noqa: E731
+        refuse_paths_outside(root, [path], allow_outside=source.allow_outside, name=named, files=[file])
+        return ImageLocation(file)
+
+    return Index(source.path.stem, "run", root, report.texts("id"), paths, report.texts("label"), locate)
 
 
 def align_to_report(report: Report, index: Index, *, allow_outside: bool = False) -> Index:

@@ -13,6 +13,7 @@ from noisesieve.commands._dataset import Dataset
 from noisesieve.commands._train import Trained
 from noisesieve.commands.scan_settings import ScanSettings
 from noisesieve.core.files import write_json
+from noisesieve.core.memory import release_memory
 from noisesieve.core.parquet_file import ParquetTable
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Verdicts
@@ -41,6 +42,7 @@ MOST_PROBABILITIES = 10**8  # N * K up to which probabilities.parquet is written
 
 def decide_rows(trained: Trained) -> Verdicts:
     """Return the verdict of every row: the closed form, a rank, and a probability that people's decisions correct."""
+    release_memory()  # of the training
     dataset, scores = trained.dataset, trained.scores
     if dataset.decided:  # the heads learnt the decided labels; the verdicts are on the given ones
         scores = replace(scores, noise_model=None, rank_model=None)
@@ -51,6 +53,7 @@ def decide_rows(trained: Trained) -> Verdicts:
         trusted=dataset.never_suspects,
         exact=dataset.recipe.exact_label,
     )
+    release_memory()
     return _corrected(verdicts, dataset)
 
 
@@ -113,6 +116,7 @@ def _write_files(
         write_history(scores.history, folder / "history.parquet")
     write_margin_history(inputs, folder / "margin_history.parquet")
     training = TrainingSummary(scores.facts, "cpu" if weights is None else weights.device, recipe)
+    release_memory()
     report = Report(facts, folder / "report.parquet", ParquetTable(folder / "report.parquet"))
     summary = summarize(
         report,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from noisesieve.commands._open_run import index_of_run, pixel_settings_of_run
+from noisesieve.commands._open_run import index_of_paths, pixel_settings_of_run
 from noisesieve.commands._own_vectors import kind_of_vectors
 from noisesieve.commands._row_features import open_features
 from noisesieve.commands.command_settings import ExplainSettings
@@ -154,7 +154,7 @@ def explain(run: Path, name: str, settings: ExplainSettings, *, session: Session
     row = find_row(report, name)
     explanation = Explanation.of_row(report, row)
     try:
-        index = index_of_run(report, settings.moved)
+        index = index_of_paths(report, settings.moved)
     except NoisesieveError as error:
         if settings.moved != NOT_MOVED:
             raise

@@ -233,6 +233,9 @@ def _from_hex(array: pa.Array) -> pa.Array:
     parts = []
     for start in range(0, len(array), BLOCK):
         block = array.slice(start, BLOCK)
+        if block.null_count == len(block):
+            parts.append(pa.nulls(len(block), HASH_TYPE))
+            continue
         joined = "".join(block.fill_null("0" * (2 * HASH_BYTES)).to_numpy(zero_copy_only=False).tolist())
         values = np.frombuffer(bytes.fromhex(joined), dtype=np.uint8)
         if len(values) != len(block) * HASH_BYTES:

@@ -19,7 +19,7 @@ from noisesieve.core.text import FORMULA, QUOTED, csv_line, guard_cell, line_tha
 from noisesieve.core.untrusted import open_regular
 
 LONGEST_CELL = 2**24  # characters
-WRITTEN_ROWS = 8192  # rows that are text at a time
+READ_ROWS, WRITTEN_ROWS = 16_384, 8192  # rows that are Python objects, or text, at a time
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,12 @@ def csv_separator(file: Path) -> str:
 
 def read_csv_file(file: Path, separator: str) -> CsvFile:
     """Read a file in UTF-8, with or without a byte order mark. Errors name the line."""
-    header: list[str] = []
     rows: list[list[str]] = []
     starts: list[int] = []
-    for line, cells in csv_rows(file, separator):
-        if line == 0:
-            header = cells
-        else:
-            rows.append(cells)
-            starts.append(line)
+    header, blocks = read_csv_blocks(file, separator)
+    for block, lines in blocks:
+        rows += block
+        starts += lines
     return CsvFile(header, rows, starts)
 
 
@@ -80,23 +77,35 @@ def long_cells() -> Iterator[None]:
         csv.field_size_limit(before)
 
 
-def csv_rows(file: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield the header with the number 0, then the cells of every row with the line in which it begins."""
+def read_csv_blocks(file: Path, separator: str) -> tuple[list[str], Iterator[tuple[list[list[str]], list[int]]]]:
+    """Return the header, and blocks of rows with the line in which each row begins."""
+    blocks = _read_csv_blocks(file, separator)
+    ((header,), _) = next(blocks)
+    return header, blocks
+
+
+def _read_csv_blocks(file: Path, separator: str) -> Iterator[tuple[list[list[str]], list[int]]]:
+    """Yield the header as a block of its own, then blocks of rows."""
     try:
         with io.TextIOWrapper(open_regular(file), encoding="utf-8-sig", newline="") as lines, long_cells():
             reader = csv.reader(lines, delimiter=separator, strict=True)
             header = next((cells for cells in reader if cells), [])
-            yield 0, header
-            begin = reader.line_num + 1
+            yield [header], [0]
+            width, begin, rows, starts = len(header), reader.line_num + 1, list[list[str]](), list[int]()
             for cells in reader:
-                if cells and len(cells) != len(header):
-                    raise InputError(
-                        f"{file}:{begin}: {len(cells)} cells where the header has {len(header)}.",
-                        "Quote cells that contain the separator, or add the missing cells.",
-                    )
                 if cells:
-                    yield begin, cells
+                    if len(cells) != width:
+                        raise InputError(
+                            f"{file}:{begin}: {len(cells)} cells where the header has {width}.",
+                            "Quote cells that contain the separator, or add the missing cells.",
+                        )
+                    rows.append(cells)
+                    starts.append(begin)
+                    if len(rows) == READ_ROWS:
+                        yield rows, starts
+                        rows, starts = [], []
                 begin = reader.line_num + 1
+            yield rows, starts
     except UnicodeDecodeError as error:
         raise InputError(
             f"{file}:{line_that_is_not_utf8(file.read_bytes())}: not UTF-8 ({error.reason}).",

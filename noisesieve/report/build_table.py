@@ -28,6 +28,7 @@ class DecidedRow:
     applied: bool = False  # `apply` has written the label into the dataset since: it says nothing about the model
 
 
+BLOCK_VALUES = 2**22  # probabilities at a time
 Decided = dict[int, DecidedRow]  # by row of an index
 
 
@@ -114,12 +115,15 @@ def _block(inputs: ReportInputs, rows: slice, low_evidence: Bools) -> pa.Table:
 
 def most_probable(probs: Probabilities) -> Ints:
     """Return the most probable classes, (N, 5) or fewer; of equally probable ones the first."""
-    left, top = probs.copy(), []
-    rows = np.arange(len(probs))
-    for _ in range(min(TOP, probs.shape[1])):  # far cheaper than a sort of many classes
-        top.append(left.argmax(axis=1))
-        left[rows, top[-1]] = -1.0
-    return np.stack(top, axis=1).astype(np.int64)
+    top = np.empty((len(probs), min(TOP, probs.shape[1])), dtype=np.int64)
+    size = max(1, BLOCK_VALUES // probs.shape[1])
+    for start in range(0, len(probs), size):
+        left = probs[start : start + size].copy()
+        rows = np.arange(len(left))
+        for place in range(top.shape[1]):  # far cheaper than a sort of many classes
+            found = top[start : start + size, place] = left.argmax(axis=1)
+            left[rows, found] = -1.0
+    return top
 
 
 def _texts(column: Texts, rows: slice) -> pa.Array:
@@ -212,9 +216,9 @@ class _RowExpander:
 
 def probability_blocks(inputs: ReportInputs) -> Iterator[pa.Table]:
     """Yield the class probabilities of every row, in the order of the classes; null if it was not scored."""
-    total = len(inputs.index)
-    for start in range(0, max(1, total), BLOCK):
-        rows = slice(start, min(start + BLOCK, total))
+    total, size = len(inputs.index), max(1, min(BLOCK, BLOCK_VALUES // len(inputs.classes)))
+    for start in range(0, max(1, total), size):
+        rows = slice(start, min(start + size, total))
         expander = _RowExpander(inputs.rows, rows)
         lists = expander.vectors(inputs.scores.probs[expander.own])
         yield pa.table({"row": pa.array(np.arange(rows.start, rows.stop)), "probabilities": lists})

@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from noisesieve.core.columns import Hashes, Texts
+from noisesieve.core.columns import HASH_TYPE, Hashes, Texts
 from noisesieve.core.documents import from_json
 from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.files import Document, Json, atomic_write
+from noisesieve.core.memory import release_memory
 from noisesieve.core.parquet_file import ParquetTable, TooLarge, read_parquet
 from noisesieve.core.records import Bools, Ints
 from noisesieve.core.untrusted import read_json
@@ -117,8 +118,10 @@ class Report:
     @property
     def hashes(self) -> Hashes:
         """The content hash of every row."""
-        try:
-            return Hashes(self.column("sha256"))
+        table = self._rows
+        groups = iter([table]) if isinstance(table, pa.Table) else table.groups(["sha256"])
+        try:  # group by group: as texts they take twice the memory
+            return Hashes(pa.chunked_array([Hashes(group["sha256"]).array for group in groups], HASH_TYPE))
         except ValueError as error:
             raise StateError(f"{self.path}: a cell of 'sha256' is no hash.", "Scan the dataset again.") from error
 
@@ -209,6 +212,7 @@ class Report:
 
     def _read(self, names: Sequence[str]) -> pa.Table:
         assert isinstance(self._rows, ParquetTable)
+        release_memory()  # of columns that were read before
         with self._damage_named():
             return self._rows.read(names).select(names)
 

@@ -177,6 +177,8 @@ def unreadable_rows(report: Report) -> list[UnreadableRow]:
 
 
 def _duplicates(report: Report) -> Duplicates:
+    if report.column("sha256").null_count == len(report):
+        return Duplicates(0, 0, 0, [])  # predictions
     readable = report.texts("status").codes(["ok"]) == 0  # two empty files are not duplicates
     plain, conflicting = equal_contents(report.hashes, readable, Texts(report.column("label"), few=True))
     shown = [rows[:5] for rows in conflicting[:NAMED]]

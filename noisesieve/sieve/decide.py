@@ -23,7 +23,7 @@ from noisesieve.sieve.formulas import PAPER_EPS, ThresholdTerms, apply_threshold
 from noisesieve.sieve.noise_model import fit_noise_model, probability_of_wrong
 from noisesieve.sieve.ranking import fit_rank_model, suspicion
 
-BLOCK_VALUES = 2**22  # probabilities in float64 at a time: those of all rows would not fit in memory
+BLOCK_VALUES = 2**19  # probabilities in float64 at a time: those of all rows would not fit in memory
 FLOORS: tuple[float, ...] = tuple(
     10.0 ** (-step / 4) for step in range(49)
 )  # 1 to 1e-12; every one satisfies Theorem 2

@@ -25,7 +25,7 @@ FIT_VALUES = 2_000_000  # number of probabilities that the model is fitted to, a
 CHOICE_VALUES = 200_000  # number of probabilities that temperature and strength are chosen from, at most
 MANY_CLASSES = 500  # with more classes, one rate of right labels is fitted for all
 FIRST_RATE = 0.8  # of right labels, where the fit starts
-BLOCK, BLOCK_VALUES = 4096, 2**22  # rows, and probabilities, at a time
+BLOCK, BLOCK_VALUES = 4096, 2**19  # rows, and probabilities, at a time
 
 
 def fit_noise_model(probs: Tensor, labels: Tensor) -> NoiseModel:
@@ -58,23 +58,28 @@ def _choose_priors(probs: Tensor, labels: Tensor) -> tuple[float, float]:
 
 def probability_of_wrong(probs: Tensor, labels: Tensor, model: NoiseModel) -> Tensor:
     """Return P(label wrong), (N,), for out-of-fold probabilities (N, K), by Bayes' rule."""
-    right = [true.gather(1, given[:, None]).squeeze(1) for true, given in _posteriors(probs, labels, model)]
-    return 1 - torch.cat(right)
+    wrong = torch.empty(len(labels), dtype=torch.float64)  # asked for once: many small pieces would keep the blocks'
+    for rows, true in _posteriors(probs, labels, model):  # memory from being used again
+        wrong[rows] = 1 - true.gather(1, labels[rows, None]).squeeze(1)
+    return wrong
 
 
 def probable_classes(probs: Tensor, labels: Tensor, model: NoiseModel) -> tuple[Tensor, Tensor]:
     """Return the most probable true class of each row, (N,), and its probability, by image and given label."""
-    best = [true.max(dim=1) for true, _ in _posteriors(probs, labels, model)]
-    return torch.cat([part.indices for part in best]), torch.cat([part.values for part in best])
+    classes, sure = torch.empty_like(labels), torch.empty(len(labels), dtype=torch.float64)
+    for rows, true in _posteriors(probs, labels, model):
+        sure[rows], classes[rows] = true.max(dim=1)
+    return classes, sure
 
 
-def _posteriors(probs: Tensor, labels: Tensor, model: NoiseModel) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield P(true class | image, given label), (B, K), and the given labels, of blocks of rows."""
-    transition = torch.from_numpy(model.transition)
-    rows = max(1, min(BLOCK, BLOCK_VALUES // probs.shape[1]))
-    for block, given in zip(probs.split(rows), labels.split(rows), strict=True):
-        joint = with_temperature(block, model.temperature) * transition.T[given]
-        yield (joint / joint.sum(dim=1, keepdim=True).clamp(min=1e-300)).clamp(0.0, 1.0), given
+def _posteriors(probs: Tensor, labels: Tensor, model: NoiseModel) -> Iterator[tuple[slice, Tensor]]:
+    """Yield blocks of rows with P(true class | image, given label), (B, K)."""
+    transition = torch.from_numpy(model.transition).T.contiguous()
+    size = max(1, min(BLOCK, BLOCK_VALUES // probs.shape[1]))
+    for start in range(0, len(labels), size):
+        rows = slice(start, start + size)
+        joint = with_temperature(probs[rows], model.temperature).mul_(transition[labels[rows]])
+        yield rows, joint.div_(joint.sum(dim=1, keepdim=True).clamp(min=1e-300)).clamp_(0.0, 1.0)
 
 
 def with_temperature(probs: Tensor, temperature: float) -> Tensor:

@@ -19,7 +19,7 @@ from noisesieve.sieve.noise_model import FIT_VALUES, fit_noise_model, probabilit
 
 CE_WEIGHT = 0.75  # of the cross-entropy heads in the geometric mean
 SUREST = 1e-12  # probabilities are clamped to this distance from 0 and 1
-BLOCK_VALUES = 2**22  # probabilities at a time
+BLOCK_VALUES = 2**19  # probabilities at a time
 
 
 def fit_rank_model(
@@ -39,14 +39,15 @@ def fit_rank_model(
 
 def suspicion(probs: Tensor, ce_probs: Tensor | None, labels: Tensor, model: RankModel) -> Tensor:
     """Return how suspicious each label is, (N,): the larger, the more. It is no probability, only an order."""
-    values = []
-    for rows in torch.arange(len(labels)).split(max(1, BLOCK_VALUES // probs.shape[1])):
+    values, size = torch.empty(len(labels), dtype=torch.float64), max(1, BLOCK_VALUES // probs.shape[1])
+    for start in range(0, len(labels), size):
+        rows = slice(start, start + size)
         given, mean = labels[rows], in_float64(probs[rows])
         if ce_probs is not None:
             mean = geometric_mean(mean, in_float64(ce_probs[rows]), CE_WEIGHT)
         wrong = probability_of_wrong(mean, given, model.combined)
-        values.append(_logit(wrong) + _logit(1 - mean.gather(1, given[:, None]).squeeze(1)))
-    return torch.cat(values)
+        values[rows] = _logit(wrong) + _logit(1 - mean.gather(1, given[:, None]).squeeze(1))
+    return values
 
 
 def _logit(probability: Tensor) -> Tensor:

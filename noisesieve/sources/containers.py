@@ -12,6 +12,7 @@ import numpy as np
 
 from noisesieve.core.columns import Texts
 from noisesieve.core.errors import InputError, UsageError
+from noisesieve.core.memory import release_memory
 from noisesieve.core.publish import unfinished_publication
 from noisesieve.core.records import Floats, Index, Ints
 from noisesieve.sources import delimited, folder, jsonl, parquet
@@ -49,6 +50,7 @@ def read_whole(settings: SourceSettings) -> Index:
     """Index every row of a dataset, ignoring --split and --limit."""
     kind = kind_of(settings.path)
     index = SOURCES[kind].read(settings)
+    release_memory()
     if (left := unfinished_publication(settings.path)) is None:
         return index
     note = f"{left} is of an `apply` that was stopped, and is not looked at: that command finishes it."

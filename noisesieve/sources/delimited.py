@@ -7,12 +7,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from noisesieve.core.csv_file import csv_rows, csv_separator
+from noisesieve.core.csv_file import csv_separator, read_csv_blocks
 from noisesieve.core.records import Index, Ints
 from noisesieve.sources.source_settings import SourceSettings
 from noisesieve.sources.table import Table, to_index
-
-BLOCK = 16_384  # rows as Python objects at a time
 
 
 def read_csv(settings: SourceSettings) -> Index:
@@ -26,27 +24,13 @@ def read_tsv(settings: SourceSettings) -> Index:
 
 
 def _read(file: Path, separator: str) -> Table:
-    header: list[str] = []
-    tables: list[pa.Table] = []
+    """Read a table block by block into Arrow: as Python objects a million rows take a gigabyte."""
+    header, blocks = read_csv_blocks(file, separator)
+    columns: list[list[pa.Array]] = [[] for _ in header]
     starts: list[Ints] = []
-    rows: list[list[str]] = []
-    lines: list[int] = []
-
-    def store() -> None:
-        """Move the rows to Arrow: as Python objects a million of them take a gigabyte."""
-        columns = list(zip(*rows, strict=True)) if rows else [()] * len(header)
-        tables.append(pa.table([pa.array(cells, pa.string()) for cells in columns], names=header))
+    for rows, lines in blocks:
+        for column, cells in zip(columns, zip(*rows, strict=True) if rows else [()] * len(header), strict=True):
+            column.append(pa.array(cells, pa.string()))
         starts.append(np.array(lines, dtype=np.int64))
-        rows.clear()
-        lines.clear()
-
-    for line, cells in csv_rows(file, separator):
-        if line == 0:
-            header = cells
-            continue
-        rows.append(cells)
-        lines.append(line)
-        if len(rows) == BLOCK:
-            store()
-    store()
-    return Table(pa.concat_tables(tables), np.concatenate(starts))
+    arrays = [pa.chunked_array(column, pa.string()) for column in columns]
+    return Table(pa.table(arrays, names=header), np.concatenate(starts))

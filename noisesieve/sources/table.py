@@ -194,12 +194,12 @@ def _texts(table: Table, column: str, settings: SourceSettings, *, empty: bool =
                 "Choose another with --label-column.",
             ) from error
     try:
-        texts = values.cast(pa.large_string())
+        texts = values.cast(pa.large_string())  # the same array, if it is one already
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise InputError(
             f"{settings.path}: column {column!r} ({values.type}) cannot be read as text.", "Convert it to strings."
         ) from error
-    texts = texts.fill_null("")
+    texts = texts.fill_null("") if texts.null_count else texts
     if not empty and (row := pc.index(texts, pa.scalar("", pa.large_string())).as_py()) >= 0:
         raise InputError(
             f"{position_of(table, settings, row)}: no {column}.", "Fill it in, or leave the row out of the table."

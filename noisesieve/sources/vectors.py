@@ -26,7 +26,7 @@ from noisesieve.core.untrusted import open_regular
 
 SUMS_TO_ONE = 1e-3  # by which the probabilities of a row may miss 1
 IDS, CLASSES = "ids", "classes"  # names of further arrays in an .npz
-BLOCK_VALUES = 2**22  # numbers that are converted at a time
+BLOCK_VALUES = 2**20  # numbers that are converted at a time
 
 Block = npt.NDArray[Any]  # (B, D) of any kind of number
 
