@@ -107,9 +107,8 @@ def make_run(data: Path, output: Path, wrong: dict[str, str] | None = None, **op
             ).to_document(),
         )
         write_margin_history(found, staged / "margin_history.parquet")
-        summary = summarize(
-            table, classes=classes, undecided=0, training=training_summary(), group_by=settings.group_by
-        )
+        written = Report(report_facts(classes), staged / "report.parquet", table)
+        summary = summarize(written, undecided=0, training=training_summary(), group_by=settings.group_by)
         write_json(staged / "summary.json", summary.to_document())
         location = location_of_data(settings)
         record = RunRecord(identity, version=__version__, location=location)

@@ -23,6 +23,7 @@ from noisesieve.learn.describe import describe, introduce
 from noisesieve.learn.device import choose_device, require_device
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.frozen.features import feature_bytes
+from noisesieve.learn.memory_plan import IMPORTS, memory_parts, require_memory
 from noisesieve.learn.networks.backbones import BACKBONES
 from noisesieve.learn.networks.pretrained import require_fitting, require_readable, weights_file, with_weights_hash
 from noisesieve.learn.networks.timm_net import is_timm, require_known
@@ -113,6 +114,7 @@ def prepare(
         else:
             file_facts = decoder.read(index, _size_of(settings, session))
         planned = _plan(index, file_facts, settings, session)
+    _require_memory(index, file_facts, vectors, planned.recipe, session)
     identity = identity_of_run(
         settings,
         index,
@@ -145,6 +147,22 @@ def prepare(
     )
     run.begin(record, index, dataset.decoded.file_facts, fresh=state == "fresh")
     return dataset, record
+
+
+def _require_memory(
+    index: Index, file_facts: FileFacts, vectors: OwnVectors | None, recipe: Recipe, session: TrainingSession
+) -> None:
+    """Compare what the run will hold in memory with what is free."""
+    classes, on_cpu = len(index.column("labels").distinct()), session.device.type == "cpu"
+    weights = 0 if recipe.frozen else weight_bytes(recipe, classes)
+    width = vectors.values.shape[1] if vectors is not None and vectors.kind == "embeddings" else 0
+
+    def parts(rows: int) -> dict[str, int]:
+        found = memory_parts(recipe, rows=rows, classes=classes, width=width, weight_bytes=weights, on_cpu=on_cpu)
+        there = {"imports and blocks": IMPORTS, "features": rows * width * 4}  # is in memory by now
+        return {name: size - there.get(name, 0) for name, size in found.items()}
+
+    require_memory(parts, int(file_facts.readable.sum()), session)
 
 
 def decode_dataset(

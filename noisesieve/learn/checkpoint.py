@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save_file
+from safetensors.torch import load
 from torch import Tensor
 
 from noisesieve.core.errors import StateError
@@ -23,6 +23,16 @@ from noisesieve.learn.distributed import TrainingSession
 
 DIGEST = 32  # bytes of SHA-256 at the end of the file
 KEPT = 2
+DTYPES = {  # as safetensors spells them
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 class Checkpoint(NamedTuple):
@@ -100,11 +110,11 @@ class Checkpoints:
         """Write tensors without a copy of them in memory, and the SHA-256 of the file at its end."""
         metadata = {"identity": self._identity, "facts": json.dumps(facts)}
         with atomic_write(file) as out:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, out.name, metadata)
-            with open(out.name, "rb") as written:
-                mark = hashlib.file_digest(written, "sha256").digest()
-            out.seek(0, os.SEEK_END)
-            out.write(mark)
+            hasher = hashlib.sha256()
+            for piece in _safetensors(tensors, metadata):
+                hasher.update(piece)
+                out.write(piece)
+            out.write(hasher.digest())
 
     def latest(self, rows: int) -> Checkpoint | None:
         """Return the newest undamaged checkpoint, or None if there is none yet. Warns of a damaged one.
@@ -169,6 +179,22 @@ class Checkpoints:
             return header["__metadata__"], load(blob)
         except (SafetensorError, KeyError, ValueError, TypeError, RecursionError):
             return None
+
+
+def _safetensors(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> Iterator[bytes | memoryview]:
+    """Yield a safetensors file piece by piece. The library has the whole file in memory, or writes it out of reach of
+    the hash.
+    """
+    header: Json = {"__metadata__": metadata}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.numel() * tensor.element_size()
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for tensor in tensors.values():
+        yield tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def _part_name(number: int, rank: int, ranks: int) -> str:

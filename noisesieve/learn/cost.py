@@ -11,12 +11,11 @@ import torch
 from noisesieve.learn.device import Precision, kept_memory
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.losses import training_loss
+from noisesieve.learn.memory_plan import memory_parts
 from noisesieve.learn.networks.backbones import build, depths_of
 from noisesieve.learn.networks.depths import Network
 from noisesieve.learn.recipes import HeadRecipe, NetworkChoice, Recipe
 from noisesieve.learn.second_opinion import SNAPSHOT_EPOCHS
-
-HEAD_BYTES = 2 * 512 * 4  # per row, at most: two views of projected features
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,16 @@ def estimate(
         with kept_memory(device):
             rate = batch / _fastest(lambda: _forward(model, images, precision))
         count = rows * views * (1 - cached_features)
-        memory = weights + rows * (classes * 32 + HEAD_BYTES) + 900 * 2**20
     else:
         labels = torch.zeros(batch, dtype=torch.int64, device=device)
         rate = batch / _fastest(lambda: _step(model, images, labels, precision)) * processes.size
         scored = recipe.epochs - recipe.sieve_start + 2 + min(SNAPSHOT_EPOCHS, recipe.settle_epochs)
         # A forward pass costs about a third of a step.
         count = recipe.epochs * recipe.images_per_epoch(rows) + scored * rows * views / 3
-        memory = 7 * weights + rows * classes * 32 + 600 * 2**20
+    parts = memory_parts(recipe, rows=rows, classes=classes, weight_bytes=weights, on_cpu=device.type == "cpu")
     return CostEstimate(
         seconds=count / rate,
-        memory_bytes=int(memory),
+        memory_bytes=sum(parts.values()),
         cache_bytes=rows * recipe.image_size**2 * 3,
         images_per_second=rate,
     )

@@ -49,7 +49,9 @@ class EpochSieve:
         if recipe.score_pass == "step":
             state.pending = state.keep.clone()  # for the counts; each step of the next epoch finds its own
         if self._averages:
-            found = self.scorer.score(state, everything, reduce=self._all_scores, add_to=state.prob_sum)
+            found = self.scorer.score(
+                state, everything, reduce=self._all_scores, add_to=state.prob_sum, sum_name="prob_sum"
+            )
             state.prob_count += 1
             if state.epoch == schedule.epochs:
                 state.saved_model_scores = found[:, 1:].contiguous()

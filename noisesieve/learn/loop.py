@@ -277,7 +277,7 @@ class Loop:
             second_opinion.record_snapshot(state, self.scorer)
         kept, margins = int(state.keep.sum()), self.sieve.score_rows()
         flagged, unclear = self.sieve.apply(margins)
-        state.pending, self.resume_point = None, None
+        state.pending, self.resume_point, state.scored = None, None, {}
         if phase == "settle" and state.epoch == self.schedule.snapshot_epoch:
             state.restore_stash()  # at the end: a stop before this resumes from the start of this method
         return kept, flagged, unclear
@@ -296,7 +296,7 @@ class Loop:
         self.processes.mean_(self.state.norm_buffers())
         checkpoint = self.resume_point or self.state.to_checkpoint()
         facts = checkpoint.facts
-        facts["scored"] = self.state.scored  # sums of probabilities are added to in place
+        facts["scored"] = dict(self.state.scored)  # sums of probabilities are added to in place
         if self.checkpoints is not None:
             self.checkpoints.save(facts["updates"] * 2 + (facts["step"] == 0), checkpoint)
 

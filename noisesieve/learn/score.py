@@ -43,12 +43,13 @@ class Scorer:
         mirrored: bool | None = None,
         reduce: Callable[[Tensor, Tensor], Tensor] = lambda probs, rows: probs,
         add_to: Tensor | None = None,
+        sum_name: str = "",
     ) -> Tensor:
         """Return `reduce(probabilities (B, K), rows (B,))` of every batch, concatenated over all rows, on every rank.
 
         `mirrored` None: the mean over the plain and the mirrored view if flips are allowed, else the plain view;
         False: the plain view; True: the mirrored view. The probabilities of this rank's part of the rows are added to
-        `add_to`, but for those that were added before a stop: the first `state.scored`.
+        `add_to`; if that is a sum of the state, of this name, without those rows that were added before a stop.
         """
         mine = self._processes.part(rows)
         batches = list(mine.split(scoring_batch_size(self._loader.size, self._loader.mean.device))) if len(mine) else []
@@ -64,12 +65,12 @@ class Scorer:
                     )
                 parts.append(reduce(probs, batch))
                 end = begin + len(batch)
-                if add_to is not None and end > state.scored:
+                if add_to is not None and end > state.scored.get(sum_name, 0):
                     add_to[begin:end] += probs.float()
-                    state.scored = end
+                    if sum_name:
+                        state.scored[sum_name] = end
                 begin = end
                 self._pause()
-        state.scored = 0
         if not parts:
             parts = [reduce(torch.zeros((0, self._classes), dtype=torch.float64), rows[:0])]
         return self._processes.gather(torch.cat(parts), len(rows)).clone()  # clone: a normal, not an inference tensor

@@ -29,7 +29,7 @@ def records_snapshot(state: TrainingState, *, last: int) -> bool:
 def record_snapshot(state: TrainingState, scorer: Scorer) -> None:
     """After an epoch of CE: add its probabilities to the snapshot."""
     nothing = lambda probs, rows: torch.zeros((len(rows), 0))  # noqa: E731
-    scorer.score(state, torch.arange(len(state.keep)), reduce=nothing, add_to=state.ce_snapshot)
+    scorer.score(state, torch.arange(len(state.keep)), reduce=nothing, add_to=state.ce_snapshot, sum_name="ce_snapshot")
     state.ce_snapshot_count += 1
 
 

@@ -46,7 +46,7 @@ class TrainingState:
     stashed: dict[str, Tensor] = field(default_factory=dict)  # weights to return to after the CE snapshot
     epoch: int = 1
     step: int = 0
-    scored: int = 0  # rows of this rank that a stopped scoring pass has added to a sum of probabilities
+    scored: dict[str, int] = field(default_factory=dict)  # rows of this rank that this epoch has added to each sum
     updates: int = 0
     warmup: int | None = None  # length of the warm-up; None: not known yet
     flip: bool | None = None  # None: not tested yet
@@ -139,7 +139,7 @@ class TrainingState:
             history = _part(tensors, "margin_history.")
             earlier = list(tensors["margin_history"]) if "margin_history" in tensors else []
             self.margin_history = earlier or [history[str(i)] for i in range(len(history))]
-            facts.setdefault("scored", 0)  # of an earlier version
+            facts.setdefault("scored", {})  # of an earlier version
             for name in self._FACTS:
                 setattr(self, name, facts[name])
             if facts["scaler"]:

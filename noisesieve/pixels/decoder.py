@@ -77,10 +77,14 @@ class Decoder:
         """
         root, count = cache_folder(self.settings, self._session), len(index)
         kept, size = self._guess_size(index, size_of)
-        stored = root is not None and self._fits(root, size, images=count, missing=count)
         if root is None and self._fits(Path(tempfile.gettempdir()), size, images=count, missing=count):
             return self.inspect(index)  # the pixels go to the scratch folder of the run, which is not known yet
-        writer = PixelWriter(self._file(root, size, root), self._session) if stored and root is not None else None
+        writer = None
+        if root is not None:
+            file = self._file(root, size, root)
+            missing = max(0, count - len(file.prefixes()))
+            if self._fits(root, size, images=count, missing=missing):
+                writer = PixelWriter(file, self._session)
         early = self._early = _EarlyPixels(size, writer)
         results = _Results(count)
 
@@ -92,7 +96,7 @@ class Decoder:
             results.take(result)
 
         with writer or contextlib.nullcontext():
-            work = Pass(size, send="pixels" if stored else None)
+            work = Pass(size, send=None if writer is None else "pixels")
             tasks = (task._replace(blob=kept.pop(task.key, b"")) for task in _tasks(index))
             self._run(tasks, count, take, work, "reading", known=None if writer is None else writer.file)
         if len(lost := results.lost):  # the decoder may have crashed
@@ -273,7 +277,7 @@ class Decoder:
             if len(contents.numbers):
                 contents.save(Path(folder) / "known.npy")
                 work = replace(work, known=os.path.join(folder, "known.npy"))
-            for result in self._pool.run(tasks, count, work):
+            for result in self._pool.run(tasks, work, count=count):
                 take(result)
                 session.advance()
                 session.pause()

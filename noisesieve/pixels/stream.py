@@ -44,7 +44,7 @@ class StreamedPixels:
             rows = order[batch].tolist()
             ready[batch], waiting[batch] = np.empty((len(rows), self.size, self.size, 3), np.uint8), len(rows)
             tasks = [ImageTask(batch * longest + j, self.locate(row)) for j, row in enumerate(rows)]
-            self._pool.submit(tasks, len(rows), work)
+            self._pool.submit(tasks, work)
 
         try:
             for batch in range(min(AHEAD, len(order))):

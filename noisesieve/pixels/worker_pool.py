@@ -95,12 +95,16 @@ class WorkerPool:
             worker.close()
         self._forget()
 
-    def submit(self, tasks: Iterable[ImageTask], count: int, work: Pass) -> None:
-        """Queue `count` tasks, which are made when a worker is free; each gives one result."""
+    def submit(self, tasks: Iterable[ImageTask], work: Pass, *, count: int | None = None) -> int:
+        """Queue `count` tasks, or all, which are made when a worker is free. Returns how many results they give."""
+        if count is None:
+            tasks = list(tasks)
+            count = len(tasks)
         self._queue.add(work, tasks)
         for _ in range(min(self._count, -(-count // CHUNK)) - len(self._workers)):
             self._workers.append(_WorkerThread(self._max_pixels, self._queue, self._results, self._seconds))
             self._workers[-1].start()
+        return count
 
     def result(self) -> TaskResult:
         """Wait for the next result, in any order."""
@@ -117,10 +121,9 @@ class WorkerPool:
             if not self._queue.try_again(result):
                 return result
 
-    def run(self, tasks: Iterable[ImageTask], count: int, work: Pass) -> Iterator[TaskResult]:
+    def run(self, tasks: Iterable[ImageTask], work: Pass, *, count: int | None = None) -> Iterator[TaskResult]:
         """Run all tasks and yield their results. If the caller stops before the last one, the processes end."""
-        self.submit(tasks, count, work)
-        left = count
+        left = self.submit(tasks, work, count=count)
         try:
             while left:
                 yield self.result()

@@ -6,10 +6,12 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import torch
 
+from noisesieve.core.columns import Hashes
 from noisesieve.core.errors import NoisesieveError
-from noisesieve.core.row_store import RowFile
+from noisesieve.core.row_store import RowFile, _read_line
 from noisesieve.learn.frozen.features import depth_files
 from noisesieve.learn.recipes import HeadRecipe
 from noisesieve.pixels.pixel_cache import pixel_file
@@ -98,8 +100,10 @@ def _stores(home: Path, recipe: HeadRecipe) -> list[RowFile]:
 
 def _rows(store: RowFile) -> dict[str, bytes]:
     """Return the rows that a scan would use, by content."""
-    contents = list(store.contents())
+    lines = store.file.with_suffix(".chunks").read_bytes().splitlines()
+    chunks = [chunk for line in lines if (chunk := _read_line(line)) is not None]
+    contents = Hashes(sorted({content for chunk in chunks for content in chunk.contents}))
     store.drop_damaged(contents)
-    left = [content for content in contents if not store.missing([content])]
+    left = contents.take(np.flatnonzero(~store.missing(contents)))
     rows = store.open()
     return {content: rows[slot].tobytes() for content, slot in zip(left, store.slots(left).tolist(), strict=True)}

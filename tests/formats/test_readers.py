@@ -31,7 +31,7 @@ def images(tmp_path: Path) -> Path:
 def job(images: Path, out: Path) -> Any:
     import pyarrow as pa
 
-    from noisesieve.exports.job import ExportJob
+    from noisesieve.exports.job import ChosenRows, ExportJob
 
     rows = [
         {
@@ -52,7 +52,7 @@ def job(images: Path, out: Path) -> Any:
     files: list[str | None] = [str(images / row["path"]) for row in rows]  # type: ignore[operator]
     sizes = [(8 + i, 6) for i in range(5)]
     return ExportJob(
-        table=pa.Table.from_pylist(rows),
+        chosen=ChosenRows.of_table(pa.Table.from_pylist(rows)),
         classes=LABELS,
         out=out,
         shown=out,

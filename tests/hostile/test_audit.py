@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from noisesieve.core import untrusted
+from noisesieve.core.columns import Hashes
 from noisesieve.core.documents import from_json
 from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.files import sha256_of
@@ -162,7 +163,7 @@ def test_planted_pixels_in_a_run_folder_are_not_believed(tmp_path: Path) -> None
     file.write_bytes(b"\1\1")
     line = {"first": 0, "contents": ["a" * 64], "crc32": zlib.crc32(b"\1\1")}
     file.with_suffix(".chunks").write_text(json.dumps(line) + "\n")
-    assert RowFile(file, shape=(2,), dtype="u1").drop_damaged(["a" * 64]) == 1
+    assert RowFile(file, shape=(2,), dtype="u1").drop_damaged(Hashes(["a" * 64])) == 1
 
 
 def test_without_a_folder_for_the_key_a_private_cache_still_works(
@@ -173,8 +174,8 @@ def test_without_a_folder_for_the_key_a_private_cache_still_works(
     rows = np.array([[1, 1]], dtype=np.uint8)
     RowFile(file, shape=(2,), dtype="u1").append(["a" * 64], rows)
     again = RowFile(file, shape=(2,), dtype="u1")
-    assert again.drop_damaged(["a" * 64]) == 0
-    assert not again.missing(["a" * 64])
+    assert again.drop_damaged(Hashes(["a" * 64])) == 0
+    assert not again.missing(Hashes(["a" * 64])).any()
 
 
 def test_the_key_is_kept_on_a_disk_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from noisesieve.core.columns import Hashes
 from noisesieve.core.errors import StateError
 from noisesieve.core.files import MARK, sha256_of
 from noisesieve.core.publish import OLD, PLAN, finish_publishing
@@ -430,10 +431,10 @@ def test_entries_of_another_user_are_not_used_and_new_ones_are_private(
     rows.append(["a" * 64, "b" * 64], np.array([[1, 1], [2, 2]], dtype=np.uint8))
     assert file.parent.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in file.parent.iterdir()} == {0o600}
-    assert not RowFile(file, shape=(2,), dtype="u1").missing(["a" * 64])
+    assert not RowFile(file, shape=(2,), dtype="u1").missing(Hashes(["a" * 64])).any()
     monkeypatch.setattr(os, "geteuid", lambda: 4711)
     other = RowFile(file, shape=(2,), dtype="u1")
-    assert other.missing(["a" * 64]) == {"a" * 64}
+    assert other.missing(Hashes(["a" * 64])).all()
     with pytest.raises(PermissionError):
         other.append(["c" * 64], np.array([[3, 3]], dtype=np.uint8))
 
@@ -446,12 +447,12 @@ def test_rows_are_bound_to_their_contents(tmp_path: Path) -> None:
     index = file.with_suffix(".chunks")
     line = json.loads(index.read_text())
     index.write_text(json.dumps({**line, "contents": contents[::-1]}) + "\n")
-    assert RowFile(file, shape=(2,), dtype="u1").drop_damaged(contents) == 2
+    assert RowFile(file, shape=(2,), dtype="u1").drop_damaged(Hashes(contents)) == 2
     index.write_text(json.dumps(line) + "\n")
-    assert RowFile(file, shape=(2,), dtype="u1").drop_damaged(contents) == 0
+    assert RowFile(file, shape=(2,), dtype="u1").drop_damaged(Hashes(contents)) == 0
     other = tmp_path / "cache/24px-v1-0-pixels/pixels.u8"  # another entry's rows do not count either
     shutil.copytree(file.parent, other.parent)
-    assert RowFile(other, shape=(2,), dtype="u1").drop_damaged(contents) == 2
+    assert RowFile(other, shape=(2,), dtype="u1").drop_damaged(Hashes(contents)) == 2
 
 
 def test_rows_of_an_earlier_version_count_where_nobody_else_can_write(tmp_path: Path) -> None:
@@ -462,9 +463,9 @@ def test_rows_of_an_earlier_version_count_where_nobody_else_can_write(tmp_path: 
     file.write_bytes(b"\1\1")
     line = {"first": 0, "contents": ["a" * 64], "crc32": zlib.crc32(b"\1\1")}
     file.with_suffix(".chunks").write_text(json.dumps(line) + "\n")
-    assert RowFile(file, shape=(2,), dtype="u1").drop_damaged(["a" * 64]) == 0
+    assert RowFile(file, shape=(2,), dtype="u1").drop_damaged(Hashes(["a" * 64])) == 0
     file.parent.chmod(0o777)
-    assert RowFile(file, shape=(2,), dtype="u1").drop_damaged(["a" * 64]) == 1
+    assert RowFile(file, shape=(2,), dtype="u1").drop_damaged(Hashes(["a" * 64])) == 1
 
 
 @pytest.mark.parametrize("line", ["[]", "{}", '{"first": 1e999, "contents": [], "crc32": 1}', "[" * 10**5, "null", "x"])
@@ -473,4 +474,4 @@ def test_strange_lines_of_a_cache_index_are_ignored(tmp_path: Path, line: str) -
     file.parent.mkdir()
     file.write_bytes(b"\1\1")
     file.with_suffix(".chunks").write_text(line + "\n")
-    assert RowFile(file, shape=(2,), dtype="u1").missing(["a" * 64]) == {"a" * 64}
+    assert RowFile(file, shape=(2,), dtype="u1").missing(Hashes(["a" * 64])).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,8 @@ import torch
 from torch import nn
 from torch.nn.functional import adaptive_avg_pool2d
 
+from noisesieve.core import row_store
+from noisesieve.core.columns import Hashes
 from noisesieve.learn.describe import describe_loss, introduce
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.evidence import LossEvidence
@@ -95,7 +98,7 @@ def test_names_of_other_files_are_left_alone() -> None:
 
 def rows(count: int, first: int = 0) -> tuple[list[str], np.ndarray]:
     values = np.random.default_rng(first).normal(size=(count, 2, 3)).astype(np.float16)
-    return [f"{first + i:064x}" for i in range(count)], values
+    return [hashlib.sha256(b"%d" % (first + i)).hexdigest() for i in range(count)], values
 
 
 def opened(folder: Path) -> DepthFile:
@@ -108,9 +111,9 @@ def test_chunks_are_found_again_by_content(tmp_path: Path) -> None:
     store.append(a, first)
     store.append(b, second)
     again = opened(tmp_path)
-    assert again.missing([*a, *b, "new"]) == {"new"}
-    assert np.array_equal(again.open()[again.slots([b[1], a[4]])], np.stack((second[1], first[4])))
-    assert again.drop_damaged([*a, *b]) == 0
+    assert again.missing(Hashes([*a, *b, "f" * 64])).tolist() == [False] * 8 + [True]
+    assert np.array_equal(again.open()[again.slots(Hashes([b[1], a[4]]))], np.stack((second[1], first[4])))
+    assert again.drop_damaged(Hashes([*a, *b])) == 0
 
 
 @pytest.mark.parametrize("left", ["data", "line"])
@@ -124,11 +127,11 @@ def test_a_kill_loses_the_chunk_that_was_being_written_and_no_other(tmp_path: Pa
         with (tmp_path / "last.chunks").open("ab") as file:
             file.write(b'{"first": 5, "contents": ["')
     store = opened(tmp_path)
-    assert store.missing([*a, *b]) == set(b)
+    assert store.missing(Hashes([*a, *b])).tolist() == [False] * 5 + [True] * 3
     store.append(b, second)
     again = opened(tmp_path)
-    assert np.array_equal(again.open()[again.slots([*a, *b])], np.concatenate((first, second)))
-    assert again.drop_damaged([*a, *b]) == 0
+    assert np.array_equal(again.open()[again.slots(Hashes([*a, *b]))], np.concatenate((first, second)))
+    assert again.drop_damaged(Hashes([*a, *b])) == 0
 
 
 @pytest.mark.parametrize("where", ["last.f16", "last.chunks"])
@@ -139,9 +142,10 @@ def test_a_flipped_bit_costs_its_chunk_and_no_other(tmp_path: Path, where: str) 
     content = bytearray((tmp_path / where).read_bytes())
     content[len(content) // 2] ^= 4
     (tmp_path / where).write_bytes(content)
-    store, wanted = opened(tmp_path), [name for contents, _ in chunks for name in contents]
+    store, names = opened(tmp_path), [name for contents, _ in chunks for name in contents]
+    wanted = Hashes(names)
     store.drop_damaged(wanted)
-    lost = store.missing(wanted)
+    lost = {name for name, gone in zip(names, store.missing(wanted).tolist(), strict=True) if gone}
     assert 0 < len(lost) <= 4
     for contents, values in chunks:
         if lost & set(contents):
@@ -158,7 +162,7 @@ def test_two_processes_may_append_in_turns(tmp_path: Path) -> None:
     two.append(b, second)
     one.append(c, third)
     again = opened(tmp_path)
-    assert np.array_equal(again.open()[again.slots([*a, *b, *c])], np.concatenate((first, second, third)))
+    assert np.array_equal(again.open()[again.slots(Hashes([*a, *b, *c]))], np.concatenate((first, second, third)))
 
 
 def test_nonsense_in_the_index_is_passed_over(tmp_path: Path) -> None:
@@ -169,7 +173,60 @@ def test_nonsense_in_the_index_is_passed_over(tmp_path: Path) -> None:
             file.write(line.encode("latin1") + b"\n")
         huge = {"first": 10**12, "contents": ["y"], "crc32": 0}
         file.write(json.dumps(huge).encode() + b"\n")
-    assert opened(tmp_path).missing([*contents, "x", "y"]) == {"x", "y"}
+    assert opened(tmp_path).missing(Hashes([*contents, "e" * 64])).tolist() == [False, False, True]
+
+
+def many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[DepthFile, Hashes, np.ndarray]:
+    """Rows in several chunks, with their sorted index."""
+    monkeypatch.setattr(row_store, "WORTH_AN_INDEX", 1)
+    contents, values = rows(300)
+    store = opened(tmp_path)
+    for start in range(0, 300, 100):
+        store.append(contents[start : start + 100], values[start : start + 100])
+    store.write_sorted_index()
+    return store, Hashes(contents), values
+
+
+def test_the_sorted_index_finds_the_same_rows_and_reads_only_lines_that_came_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, wanted, values = many(tmp_path, monkeypatch)
+    later, more = rows(5, first=900)
+    opened(tmp_path).append(later, more)
+    parsed: list[bytes] = []
+    plain = row_store._read_line
+    monkeypatch.setattr(row_store, "_read_line", lambda line: (parsed.append(line), plain(line))[1])
+    again = opened(tmp_path)
+    assert len(parsed) == 1
+    assert np.array_equal(again.open()[again.slots(wanted)], values)
+    assert np.array_equal(again.open()[again.slots(Hashes(later))], more)
+    assert again.drop_damaged(wanted) == 0
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "other cache", "places", "nonsense", "gone"])
+def test_a_sorted_index_that_is_wrong_leads_nobody_to_another_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    _, wanted, values = many(tmp_path, monkeypatch)
+    file = tmp_path / "last.sorted"
+    content = bytearray(file.read_bytes())
+    head = content.index(b"\n") + 1
+    places = head + 300 * row_store.KEY_BYTES
+    if damage == "flipped":
+        content[head + 5] ^= 8
+    if damage == "places":  # every content at the place of its neighbour
+        content[places : places + 300 * 8] = content[places + 8 : places + 300 * 8] + content[places : places + 8]
+    if damage == "other cache":
+        lines = (tmp_path / "last.chunks").read_bytes().splitlines(keepends=True)
+        (tmp_path / "last.chunks").write_bytes(b"".join(lines[:2]))
+    file.write_bytes({"truncated": content[:-3], "nonsense": b"[" * 10**5}.get(damage, content))
+    if damage == "gone":
+        file.unlink()
+    again = opened(tmp_path)
+    again.drop_damaged(wanted)
+    here = ~again.missing(wanted)
+    assert np.array_equal(again.open()[again.slots(wanted.take(np.flatnonzero(here)))], values[here])
+    assert here.sum() >= {"places": 0, "flipped": 200, "other cache": 200}.get(damage, 300)
 
 
 # Projection and choice.

@@ -250,13 +250,14 @@ def saved(folder: Path, numbers: tuple[int, ...]) -> tuple[Checkpoints, list[str
     checkpoints = Checkpoints(folder, identity="x", warn=warnings.append)
     for number in numbers:
         checkpoints.save(number, Checkpoint({"a": torch.tensor([float(number)])}, {"number": number}))
+    checkpoints.wait()
     return checkpoints, warnings
 
 
 def test_the_two_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     checkpoints, _ = saved(tmp_path, (1, 2, 3))
     assert len(list(tmp_path.glob("*.ckpt"))) == 2
-    found = checkpoints.latest()
+    found = checkpoints.latest(0)
     assert found is not None
     assert found.facts["number"] == 3
 
@@ -269,19 +270,19 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(tmp_path: Path
     if damage == "bit":
         content[len(content) // 2] ^= 1
     newest.write_bytes({"bit": bytes(content), "truncated": bytes(content[:-9]), "pickle": b"\x80\x04N."}[damage])
-    found = checkpoints.latest()
+    found = checkpoints.latest(0)
     assert found is not None
     assert found.facts["number"] == 1
     assert newest.name in warnings[0]
     sorted(tmp_path.glob("*.ckpt"))[0].write_bytes(b"")
     with pytest.raises(StateError, match="every checkpoint is damaged"):
-        checkpoints.latest()
+        checkpoints.latest(0)
 
 
 def test_a_checkpoint_of_another_run_is_not_ours(tmp_path: Path) -> None:
     saved(tmp_path, (1,))
     with pytest.raises(StateError, match="another recipe"):
-        Checkpoints(tmp_path, identity="y", warn=lambda text: None).latest()
+        Checkpoints(tmp_path, identity="y", warn=lambda text: None).latest(0)
 
 
 def test_batch_norm_is_averaged_over_ranks_only_where_torch_cannot_sync_it() -> None:

@@ -19,10 +19,10 @@ from noisesieve.core.errors import InputError, OutputError, StateError
 from noisesieve.core.files import atomic_write, write_json
 from noisesieve.core.records import FileFacts, ImageLocation, Index, Scores
 from noisesieve.core.run_lock import locked
-from noisesieve.report.build_table import ReportInputs, build_table, class_codes, probabilities_table
+from noisesieve.report.build_table import ReportInputs, build_table, class_codes, probability_blocks
 from noisesieve.report.headline import budget_sentence, noise_rate_sentence
 from noisesieve.report.intervals import noise_rate_interval, wilson_interval
-from noisesieve.report.report import read_report, write_table
+from noisesieve.report.report import Report, read_report, write_table
 from noisesieve.report.run import RunFolder
 from noisesieve.report.schema import COLUMNS, DESCRIPTIONS
 from noisesieve.report.summarize import summarize
@@ -54,7 +54,7 @@ def findings(**changes: Any) -> ReportInputs:
         **changes,
     )
     status = ["ok", "ok", "ok", "missing file", "ok", "ok"]
-    sha = ["a", "b", "b", None, "c", "d"]
+    sha = ["a" * 64, "b" * 64, "b" * 64, None, "c" * 64, "d" * 64]
     rows = np.array([0, 1, 2, 4, 5])
     codes = class_codes([LABELS[i] for i in rows], CLASSES)
     probs = PROBS[[0, 1, 2, 3, 4]]
@@ -152,12 +152,7 @@ def test_a_mixture_tells_two_kinds_apart() -> None:
 
 def test_the_summary_counts_what_the_table_holds() -> None:
     table = build_table(findings())
-    found = summarize(
-        table,
-        classes=CLASSES,
-        undecided=0,
-        training=training_summary(),
-    )
+    found = summarize(Report(report_facts(CLASSES), Path("x"), table), undecided=0, training=training_summary())
     assert found.examples == 6
     assert found.unreadable == 1
     assert found.clean + found.corrupted == found.readable == 5
@@ -201,7 +196,7 @@ def test_a_report_is_read_back_and_a_newer_one_is_refused(tmp_path: Path) -> Non
 
 
 def test_probabilities_are_in_class_order_and_null_where_unreadable() -> None:
-    table = probabilities_table(findings()).to_pylist()
+    table = next(probability_blocks(findings())).to_pylist()
     assert table[3]["probabilities"] is None
     assert table[5]["probabilities"] == pytest.approx([0.01, 0.01, 0.98])
 
@@ -246,8 +241,8 @@ def test_the_interval_of_the_noise_rate_holds_the_estimate_and_widens_with_few_r
 
 
 def test_the_headline_says_what_a_budget_buys_and_when_there_are_too_few_labels() -> None:
-    table = build_table(findings())
-    found = summarize(table, classes=CLASSES, undecided=0, training=training_summary(), group_by="status")
+    report = Report(report_facts(CLASSES), Path("x"), build_table(findings()))
+    found = summarize(report, undecided=0, training=training_summary(), group_by="status")
     assert found.groups is not None
     assert sum(group.rows for group in found.groups.values) == found.flagged.rows
     assert "too few to tell" in noise_rate_sentence(found)

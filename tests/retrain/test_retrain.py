@@ -267,8 +267,11 @@ class Shelf:
         tensors = {name: value.clone() for name, value in checkpoint.tensors.items()}
         self.kept.append(Checkpoint(tensors, json.loads(json.dumps(checkpoint.facts))))
 
-    def latest(self) -> Checkpoint | None:
+    def latest(self, rows: int) -> Checkpoint | None:
         return self.kept[-1] if self.kept else None
+
+    def wait(self) -> None:
+        pass
 
 
 @pytest.mark.parametrize("target", ["current", "batch", "epoch-start", "ema"])

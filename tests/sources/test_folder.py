@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from noisesieve.core.columns import Texts
 from noisesieve.core.errors import InputError, UsageError
 from noisesieve.core.records import Index
 from noisesieve.sources.containers import SOURCES, stratified
@@ -157,7 +158,7 @@ def test_what_is_no_image_folder_is_refused_with_the_next_step(tmp_path: Path, f
 
 
 def test_limit_takes_every_class_by_its_share_and_the_seed_decides() -> None:
-    labels = ["a"] * 600 + ["b"] * 300 + ["c"] * 99 + ["d"]
+    labels = Texts(["a"] * 600 + ["b"] * 300 + ["c"] * 99 + ["d"])
     rows = stratified(labels, 100, seed=0)
     assert len(rows) == 100
     assert sorted(rows) == list(rows)

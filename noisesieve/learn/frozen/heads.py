@@ -31,7 +31,7 @@ from noisesieve.learn.warmup import flipping_is_harmless
 from noisesieve.sieve.decide import choose_floor
 from noisesieve.sieve.formulas import margin, undecided
 
-BLOCK_VALUES = 2**24  # probabilities computed at a time while scoring
+BLOCK_VALUES = 2**22  # probabilities computed at a time while scoring
 
 
 class Heads:

@@ -17,6 +17,11 @@ FIT_ROWS = 2048  # number of rows that they are computed from, at most
 BLOCK = 4096  # rows that are projected at a time
 
 
+def projected_width(width: int, *, classes: int) -> int:
+    """Return how many numbers per row and view are left of features of this width, if there are enough rows."""
+    return min(width, max(DIRECTIONS, 4 * classes), MOST_DIRECTIONS)
+
+
 @dataclass(frozen=True)
 class Projection:
     """Centres the features of some depths, gives every depth the same energy, and keeps their principal directions.
