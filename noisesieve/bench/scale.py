@@ -48,7 +48,7 @@ class Measurement:
     named_bytes: int  # probabilities, features and margin history that the command has to hold
 
 
-def run(arguments: Sequence[str], code: Path | None, folder: Path) -> tuple[float, int, int]:
+def measure(arguments: Sequence[str], code: Path | None, folder: Path) -> tuple[float, int, int]:
     """Return CPU seconds, the peak of the largest process, and that of the whole tree. A failure raises an error."""
     place = Path(__file__).parents[2] if code is None else code.resolve()
     environment = {**os.environ, "PYTHONPATH": str(place), "XDG_CACHE_HOME": str(folder / "cache"), "NO_COLOR": "1"}
@@ -137,10 +137,10 @@ def _image(truth: int, classes: int, rng: np.random.Generator) -> Bytes:
     return image
 
 
-def commands(kind: str, scan: list[str], run_folder: str, row: str) -> dict[str, list[str]]:
+def commands_of(kind: str, scan: list[str], run_folder: str, row: str) -> dict[str, list[str]]:
     """Return the commands to measure, in order: later ones use the run of the first."""
     network = ["--weights", "none", "--epochs", "6", "--warmup-epochs", "2", "--ramp-epochs", "1"]
-    extra = [*network, "--sieve-start", "4"] if kind == "network" else []
+    extra = {"network": [*network, "--sieve-start", "4"], "images": ["--image-size", "32"]}.get(kind, [])
     measured = {
         "scan": ["scan", *scan, *extra, "-o", run_folder, "--no-review"],
         "scan again": ["scan", *scan, *extra, "-o", run_folder, "--no-review"],
@@ -165,13 +165,12 @@ def named_bytes(command: str, kind: str, rows: int, classes: int, run_folder: Pa
         return 0
     probabilities = rows * classes * 4 * (1 if kind in ("predictions", "network") else 2)
     summary = json.loads((run_folder / "summary.json").read_text(encoding="utf-8"))
-    recipe = summary["training"]["recipe"]
     history = 0
     if command == "scan" and kind != "predictions":
         import pyarrow.parquet as pq
 
         history = rows * 4 * pq.read_schema(run_folder / "margin_history.parquet").field("margins").type.list_size
-    widths = {"embeddings": WIDTH * 4 * 2, "images": 2 * 4 * 256 + (0 if recipe is None else 2 * 2 * (1280 + 1792))}
+    widths = {"embeddings": WIDTH * 4 * 2, "images": 2 * 256 * 4 if command == "scan" else 0}  # own, and projected
     return probabilities + history + rows * widths.get(kind, 0)
 
 
@@ -189,7 +188,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     folder = options.folder.resolve()
     found: list[Measurement] = []
-    base = run([sys.executable, "-c", "import noisesieve.commands.scan"], options.code, folder)
+    base = measure([sys.executable, "-P", "-c", "import noisesieve.commands.scan"], options.code, folder)
     print(f"{'command':12} {'kind':12} {'rows':>9} {'CPU s':>8} {'peak MiB':>9} {'tree MiB':>9} {'named MiB':>9}")
     print(f"{'imports':12} {'':12} {'':>9} {base[0]:8.1f} {base[1] / 2**20:9.0f} {base[2] / 2**20:9.0f}")
     for kind in options.kinds:
@@ -203,10 +202,10 @@ def main() -> None:
             work = data / f"work-{time.time_ns()}"
             work.mkdir()
             row = f"{rows // 2}"
-            for command, words in commands(kind, scan, str(work / "run"), row).items():
+            for command, words in commands_of(kind, scan, str(work / "run"), row).items():
                 if options.only and command != "scan" and command not in options.only:
                     continue
-                cpu, peak, tree = run([*NOISESIEVE, *words], options.code, work)
+                cpu, peak, tree = measure([*NOISESIEVE, *words], options.code, work)
                 named = named_bytes(command, kind, rows, options.classes, work / "run")
                 one = Measurement(command, kind, rows, options.classes, cpu, peak, tree, named)
                 found.append(one)

@@ -147,6 +147,7 @@ def train_heads(dataset: Dataset, features: Features, settings: ScanSettings, se
     data = replace(data, groups=groups_of(dataset, data, every, settings, session))
     recipe, depths = choose_depths(data, recipe, session)
     projected = every if recipe.depths == features.depths else Projected.of(data, recipe)
+    del every  # a gigabyte for a million rows, if other depths were chosen
     recipe, losses = choose_loss(data, projected, recipe, session)
     if losses is not None:
         session.note(describe_loss(recipe, losses))

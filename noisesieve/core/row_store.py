@@ -19,6 +19,7 @@ import errno
 import hashlib
 import json
 import math
+import mmap
 import os
 import secrets
 import zlib
@@ -38,6 +39,7 @@ from noisesieve.core.untrusted import is_own, is_private, is_sealed, open_own, o
 CHUNK = 128  # rows
 KEY_BYTES = 16  # of a content's SHA-256 by which its row is found
 INDEX_VERSION = 1
+FORGOTTEN_BYTES = 2**26  # of a memory map that are read before its pages are forgotten
 WORTH_AN_INDEX = 16_384  # rows of chunks that are parsed anew before the sorted index is written again
 
 Keys = npt.NDArray[np.bytes_]
@@ -282,6 +284,13 @@ def open_rows(file: Path, rows: int, *, shape: tuple[int, ...], dtype: np.dtype[
         return np.zeros((0, *shape), dtype=dtype)
     with open_regular(file, follow=False) as opened:
         return np.memmap(opened, dtype=dtype, mode="r", shape=(rows, *shape))
+
+
+def forget_pages(rows: npt.NDArray[Any]) -> None:
+    """Let the pages of a memory map that were read no longer count as this process's memory: the disk cache has them."""
+    mapped = getattr(rows, "_mmap", None)
+    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def _read_line(line: bytes) -> Chunk | None:

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from noisesieve.core.progress import Session
 from noisesieve.core.records import Bytes, Ints
-from noisesieve.core.row_store import RowFile, open_rows
+from noisesieve.core.row_store import FORGOTTEN_BYTES, RowFile, forget_pages, open_rows
 from noisesieve.core.untrusted import is_own
 from noisesieve.pixels.image import DECODER_VERSION
 from noisesieve.pixels.pixel_settings import PixelSettings
@@ -98,8 +98,13 @@ class CachedPixels:
 
     def batches(self, order: Sequence[Ints]) -> Iterator[Bytes]:
         """Yield the images (B, S, S, 3) of each array of rows."""
+        read = 0
         for rows in order:
-            yield self._store[self.slots[rows]]
+            batch = self._store[self.slots[rows]]
+            if (read := read + batch.nbytes) > FORGOTTEN_BYTES:
+                forget_pages(self._store)
+                read = 0
+            yield batch
 
     @functools.cached_property
     def _store(self) -> Bytes:

@@ -130,7 +130,7 @@ class Report:
         if isinstance(self._rows, pa.Table):
             return self._rows.select(names or self.column_names).take(pa.array(rows, pa.int64()))
         with self._damage_named():
-            return self._verified(self._rows.take(rows, names or None))
+            return self._verified(self._rows.take(rows, names or None), rows)
 
     def blocks_with(self, name: str, values: npt.NDArray[Any]) -> Iterator[pa.Table]:
         """Yield all rows, a row group at a time, with other values in one column. NaN becomes null."""
@@ -223,12 +223,12 @@ class Report:
         except (pa.ArrowException, OSError, TooLarge) as error:
             raise StateError(f"{self.path}: damaged ({error}).", "Scan the dataset again.") from error
 
-    def _verified(self, table: pa.Table) -> pa.Table:
-        """Refuse columns with an empty cell where ours have none."""
+    def _verified(self, table: pa.Table, rows: Ints | slice = slice(None)) -> pa.Table:
+        """Refuse columns with an empty cell where ours have none. `rows` are those of the table."""
         for name in table.column_names:
             missing = table[name].null_count if name in NEVER_NULL else 0
-            if name in SCORED and len(table) == len(self):
-                missing = pc.any(pc.and_(table[name].is_null(), pa.array(self._scored))).as_py()
+            if name in SCORED and table[name].null_count:
+                missing = pc.any(pc.and_(table[name].is_null(), pa.array(self._scored[rows]))).as_py()
             if missing:
                 raise StateError(f"{self.path}: a cell of {name!r} is empty.", "Scan the dataset again.")
         return table

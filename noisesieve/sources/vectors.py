@@ -108,6 +108,8 @@ def _read_npy(file: Path) -> _File:
     with open_regular(file) as opened:
         shape, by_columns, kind = _require_length(opened, os.fstat(opened.fileno()).st_size)
         start = opened.tell()
+    if kind.hasobject:
+        raise ValueError("it has objects, which only a pickle holds")
     rows, width = _matrix_shape(shape, kind, file)
 
     def blocks() -> Iterator[Block]:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from noisesieve.core.columns import Texts
 from noisesieve.core.errors import InputError, StateError
 from noisesieve.core.progress import Session
 from noisesieve.pixels.decoder import Decoder
@@ -271,11 +272,11 @@ def test_metadata_of_hugging_face_is_parsed_once(tmp_path: Path, monkeypatch: py
 
 
 def test_a_hundred_thousand_classes_are_sampled_as_before() -> None:
-    labels = [str(i % 100_000) for i in range(250_000)]
+    labels = Texts([str(i % 100_000) for i in range(250_000)])
     assert len(stratified(labels, 120_000, seed=0)) == 120_000
     for limit in (7, 20, 33, 90):
         small = ["a"] * 50 + ["b"] * 30 + ["c"] * 5 + [f"r{i}" for i in range(15)]
-        chosen = stratified(small, limit, seed=3)
+        chosen = stratified(Texts(small), limit, seed=3)
         assert len(chosen) == limit
         assert len({small[i] for i in chosen}) == min(limit, 18) or limit < 18
 

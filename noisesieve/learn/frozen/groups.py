@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 ALIKE = (0.9, 0.93, 0.96, 0.98)
 LARGEST = 0.05
 MOST_ROWS = 200_000  # with more rows only equal bytes are looked for: the comparison is quadratic
-BLOCK = 2048
+BLOCK, OTHERS = 2048, 8192  # rows that are compared with others at a time
 
 
 def near_identical(points: Tensor, contents: Tensor) -> Tensor:
@@ -53,9 +53,14 @@ def _similar_pairs(unit: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return pairs of rows (left < right) with at least this cosine, and the cosine."""
     parts = []
     for start in range(0, len(unit), BLOCK):
-        similarity = unit[start : start + BLOCK] @ unit[start:].T
-        left, right = (similarity >= least).nonzero(as_tuple=True)
-        later = right > left
-        parts.append((left[later] + start, right[later] + start, similarity[left[later], right[later]]))
+        for other in range(start, len(unit), OTHERS):
+            similarity = unit[start : start + BLOCK] @ unit[other : other + OTHERS].T
+            left, right = (similarity >= least).nonzero(as_tuple=True)
+            later = right + other > left + start
+            left, right = left[later], right[later]
+            if len(left):
+                parts.append((left + start, right + other, similarity[left, right]))
+    if not parts:
+        return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
     left, right, cosine = (torch.cat(column) for column in zip(*parts, strict=True))
     return left, right, cosine

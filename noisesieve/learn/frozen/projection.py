@@ -57,12 +57,12 @@ class Projection:
 
     def project(self, features: Features, *, views: int) -> Tensor:
         """Return the projected features of all rows and of the first `views` views, (N, V, Q)."""
-        blocks = []
+        projected = torch.empty((len(features), views, self.basis.shape[1]))
         for begin in range(0, len(features), BLOCK):
             rows = slice(begin, begin + BLOCK)
             points = torch.cat([features.read(depth, rows)[:, :views] for depth in self.depths], dim=2)
-            blocks.append((points - self.center) @ self.basis)
-        return torch.cat(blocks)
+            projected[rows] = (points - self.center) @ self.basis
+        return projected
 
     def to_feature_layer(self, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """Return a linear layer on projected features, (K, Q) and (K,), as one on the features: (K, D) and (K,)."""
