@@ -164,7 +164,6 @@ def named_bytes(command: str, kind: str, rows: int, classes: int, run_folder: Pa
     if command not in ("scan", "check"):
         return 0
     probabilities = rows * classes * 4 * (1 if kind in ("predictions", "network") else 2)
-    summary = json.loads((run_folder / "summary.json").read_text(encoding="utf-8"))
     history = 0
     if command == "scan" and kind != "predictions":
         import pyarrow.parquet as pq

@@ -287,7 +287,7 @@ def open_rows(file: Path, rows: int, *, shape: tuple[int, ...], dtype: np.dtype[
 
 
 def forget_pages(rows: npt.NDArray[Any]) -> None:
-    """Let the pages of a memory map that were read no longer count as this process's memory: the disk cache has them."""
+    """Let the pages of a memory map that were read no longer count as memory of this process."""
     mapped = getattr(rows, "_mmap", None)
     if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)

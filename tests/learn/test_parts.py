@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from noisesieve.core.errors import StateError, UsageError
+from noisesieve.core.errors import OutputError, StateError, UsageError
 from noisesieve.learn import cost, device, distributed, warmup
 from noisesieve.learn.augment import pad_crop, random_flip
 from noisesieve.learn.checkpoint import Checkpoint, Checkpoints
@@ -350,3 +350,40 @@ def test_the_estimate_counts_steps_processes_and_what_is_cached(monkeypatch: pyt
     heads = recipe(rows=64_000, sides=np.array([128]), weights="lite0", freeze=True)
     assert seconds(heads, cached_features=0.75) == pytest.approx(seconds(heads) / 4)
     assert seconds(heads, cached_features=1.0) == 0
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("readers", [1, 2, 5])
+def test_each_rank_gets_its_part_of_the_sums_however_many_wrote_them(tmp_path: Path, ranks: int, readers: int) -> None:
+    rows = 11
+    whole = torch.arange(rows * 3, dtype=torch.float32).view(rows, 3)
+    for rank in range(ranks):
+        store = Checkpoints(tmp_path, identity="x", warn=print, rank=rank, ranks=ranks)
+        part = whole.tensor_split(ranks)[rank]
+        store.save(4, Checkpoint({"a": torch.ones(2)}, {"epoch": 2}, {"prob_sum": part}))
+        store.wait()
+    read = [Checkpoints(tmp_path, identity="x", warn=print, rank=r, ranks=readers).latest(rows) for r in range(readers)]
+    assert all(found is not None and found.facts == {"epoch": 2} for found in read)
+    assert torch.equal(torch.cat([found.parts["prob_sum"] for found in read if found is not None]), whole)
+
+
+def test_a_checkpoint_without_one_ranks_part_is_passed_over(tmp_path: Path) -> None:
+    for number in (2, 4):
+        for rank in range(2):
+            store = Checkpoints(tmp_path, identity="x", warn=print, rank=rank, ranks=2)
+            store.save(number, Checkpoint({}, {"number": number}, {"prob_sum": torch.ones((2, 2))}))
+            store.wait()
+    (tmp_path / "00000004.1-of-2.part").unlink()
+    warnings: list[str] = []
+    found = Checkpoints(tmp_path, identity="x", warn=warnings.append, rank=0, ranks=2).latest(4)
+    assert found is not None
+    assert found.facts["number"] == 2
+    assert len(warnings) == 1
+
+
+def test_an_error_of_the_writing_thread_reaches_the_training(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("a file where the folder should be")
+    store = Checkpoints(tmp_path / "x", identity="x", warn=print)
+    store.save(1, Checkpoint({}, {}))
+    with pytest.raises(OutputError):
+        store.wait()

@@ -26,8 +26,10 @@ from PIL import Image
 from noisesieve.core.errors import InputError, Stopped
 from noisesieve.core.progress import NullWatcher, Session
 from noisesieve.core.records import FileFacts, ImageLocation, Index
+from noisesieve.pixels import worker_pool
 from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
+from noisesieve.pixels.fetch import fetch
 from noisesieve.pixels.pixel_cache import CachedPixels, cache_folder
 from noisesieve.pixels.pixel_settings import PixelSettings
 from noisesieve.pixels.transfer import load_pixels, save_pixels
@@ -427,3 +429,48 @@ def test_closing_a_crew_leaves_no_process(colours: Path) -> None:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     assert threading.active_count() == before
+
+
+def test_a_row_group_goes_to_one_worker_and_a_large_one_to_few(
+    tmp_path: Path, colours: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blob = next(colours.rglob("*.png")).read_bytes()
+    table = pa.table({"image": [blob] * 100, "label": ["a", "b"] * 50})
+    pq.write_table(table, tmp_path / "t.parquet", row_group_size=30)
+    tasks = [ImageTask(i, ImageLocation(str(tmp_path / "t.parquet"), "image", i)) for i in range(100)]
+    assert [len(message) for message in worker_pool._messages(tasks)] == [30, 30, 30, 10]
+    monkeypatch.setattr(worker_pool, "EMBEDDED_CHUNK", 20)
+    assert [len(message) for message in worker_pool._messages(tasks)] == [20, 10, 20, 10, 20, 10, 10]
+    files = [ImageTask(i, ImageLocation("a.png")) for i in range(70)]
+    assert [len(message) for message in worker_pool._messages(files)] == [32, 32, 6]
+
+
+def test_embedded_images_are_read_once_in_order_and_again_out_of_order(tmp_path: Path) -> None:
+    cells = [b"%d" % i for i in range(200)]
+    pq.write_table(pa.table({"image": cells}), tmp_path / "t.parquet", row_group_size=80)
+    file = str(tmp_path / "t.parquet")
+    for order in (range(200), reversed(range(200)), [5, 5, 199, 0, 81, 79, 160]):
+        for i in order:
+            assert fetch(ImageLocation(file, "image", i)) == cells[i]
+
+
+def test_images_that_do_not_fit_the_cache_are_read_and_decoded_once_before_the_training(
+    colours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (colours / "red/0.png").write_bytes(b"no image")
+    index, passes = index_of_run(colours), list[Pass]()
+    plain = WorkerPool.run
+
+    def run(self: WorkerPool, tasks: Any, work: Pass, *, count: int | None = None) -> Any:
+        passes.append(work)
+        return plain(self, tasks, work, count=count)
+
+    monkeypatch.setattr(WorkerPool, "run", run)
+    small = PixelSettings(cache_dir=tmp_path / "kept", cache_budget=1, workers=2)
+    with Decoder(small, Session()) as decoder:
+        facts = decoder.read(index, lambda _: 16)
+        decoded = decoder.decode(index, facts, size=16, scratch=tmp_path / "scratch")
+        assert [work for work in passes if work.send != "file"] == [Pass(16)]  # the sample of headers comes first
+        assert len(decoded.rows) == 119
+        batch = next(iter(decoded.pixels.batches([np.array([0, 5])])))
+        assert batch.shape == (2, 16, 16, 3)

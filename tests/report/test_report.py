@@ -19,12 +19,19 @@ from noisesieve.core.errors import InputError, OutputError, StateError
 from noisesieve.core.files import atomic_write, write_json
 from noisesieve.core.records import FileFacts, ImageLocation, Index, Scores
 from noisesieve.core.run_lock import locked
-from noisesieve.report.build_table import ReportInputs, build_table, class_codes, probability_blocks
+from noisesieve.report.build_table import (
+    ReportInputs,
+    build_blocks,
+    build_table,
+    class_codes,
+    most_probable,
+    probability_blocks,
+)
 from noisesieve.report.headline import budget_sentence, noise_rate_sentence
 from noisesieve.report.intervals import noise_rate_interval, wilson_interval
-from noisesieve.report.report import Report, read_report, write_table
+from noisesieve.report.report import Report, find_rows, read_report, write_blocks, write_table
 from noisesieve.report.run import RunFolder
-from noisesieve.report.schema import COLUMNS, DESCRIPTIONS
+from noisesieve.report.schema import COLUMNS, DESCRIPTIONS, TOP
 from noisesieve.report.summarize import summarize
 from noisesieve.report.summary import Budget, Flagged, NoiseRate, Summary, UnreadableRow
 from noisesieve.sieve.calibrate import corruption_probability
@@ -271,3 +278,28 @@ def test_a_damaged_or_unfinished_run_is_refused_by_name(tmp_path: Path, colours:
         file.write_text(text.replace("1", "2", 1) if damage == "flip" else damage)
     with pytest.raises(StateError, match="not finished" if damage == "unfinished" else name.replace(".", "[.]")):
         _ = read_report(tmp_path / "run").summary
+
+
+def test_the_most_probable_classes_are_those_of_a_stable_sort() -> None:
+    rng = np.random.default_rng(0)
+    for classes in (2, 5, 40):
+        probs = rng.integers(0, 6, (200, classes)).astype(np.float32)  # many ties
+        wanted = np.argsort(-probs, axis=1, kind="stable")[:, :TOP]
+        assert np.array_equal(most_probable(probs), wanted)
+        assert np.array_equal(probs, probs.copy())
+
+
+def test_a_report_is_read_by_columns_and_rows_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("noisesieve.report.build_table.BLOCK", 4)  # two row groups for six rows
+    facts = report_facts(CLASSES).to_document()
+    write_blocks(build_blocks(findings()), tmp_path / "report.parquet", facts)
+    assert pq.ParquetFile(tmp_path / "report.parquet").num_row_groups == 2
+    found, whole = read_report(tmp_path), build_table(findings())
+    assert found.table.equals(whole)
+    rows = np.array([5, 0, 4, 2])
+    assert found.take(rows, "id", "top_labels").equals(whole.select(["id", "top_labels"]).take(pa.array(rows)))
+    assert found.suspects(0.0)["row"].to_pylist() == found.suspect_rows(0.0).tolist()
+    assert [len(block) for block in found.take_blocks(np.array([1, 2, 5]))] == [2, 1]
+    changed = list(found.blocks_with("waived", np.array([True] * 5 + [False])))
+    assert pa.concat_tables(changed)["waived"].to_pylist() == [True] * 5 + [False]
+    assert find_rows(found, ["5.png", "0", "3.png"]) == [5, 0, 3]

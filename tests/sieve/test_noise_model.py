@@ -11,8 +11,8 @@ from torch import Tensor
 
 from noisesieve.core.records import Scores
 from noisesieve.sieve.calibrate import apply_calibration, fit_calibration, never_rising
-from noisesieve.sieve.decide import decide
-from noisesieve.sieve.formulas import geometric_mean
+from noisesieve.sieve.decide import FLOORS, choose_floor, decide
+from noisesieve.sieve.formulas import geometric_mean, in_float64, margin
 from noisesieve.sieve.noise_model import STRENGTHS, fit_noise_model, probability_of_wrong, with_temperature
 from noisesieve.sieve.ranking import CE_WEIGHT, fit_rank_model, suspicion
 
@@ -137,3 +137,24 @@ def test_rows_that_are_scored_later_are_ranked_and_calibrated_as_in_the_scan() -
     assert np.allclose(again.suspicion, first.suspicion[:50])
     chance = apply_calibration(knots, -torch.from_numpy(again.suspicion)).numpy()
     assert np.abs(chance - first.corruption_probability[:50]).mean() < 0.05
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_floor_is_the_one_that_trying_all_would_choose(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    classes = int(rng.choice([2, 3, 10]))
+    logits = rng.normal(size=(400, classes)) * rng.uniform(0.5, 6)
+    labels = torch.from_numpy(np.where(rng.random(400) < 0.8, logits.argmax(axis=1), rng.integers(0, classes, 400)))
+    probs = torch.from_numpy(logits).softmax(dim=1)
+    floor, model = choose_floor(probs.float(), labels)
+    share = float(probability_of_wrong(probs.float(), labels, model).mean())
+    exact = in_float64(probs.float())
+    gaps = [abs(float((margin(exact, labels, eps) >= 0).double().mean()) - share) for eps in FLOORS]
+    assert floor == FLOORS[gaps.index(min(gaps))]
+
+
+def test_probabilities_stored_in_float32_keep_what_is_left_to_the_other_classes() -> None:
+    probs = torch.tensor([[1 - 3e-9, 2e-9, 1e-9]], dtype=torch.float64)
+    exact = in_float64(probs.float())
+    assert float(1 - exact[0, 0]) == pytest.approx(3e-9, rel=1e-6)
+    assert torch.allclose(exact.sum(dim=1), torch.ones(1, dtype=torch.float64))
