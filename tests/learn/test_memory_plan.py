@@ -74,7 +74,7 @@ def test_what_may_not_fit_is_said_before_the_start(
         return {"probabilities": rows * 1000, "blocks": 15 * 10**8}
 
     if outcome == "refused":
-        with pytest.raises(InputError, match=r"needs up to 2\.3 GB of memory, 0\.1 are free: blocks 1\.4 GB"):
+        with pytest.raises(InputError, match=r"needs up to 2\.3 GB of memory, 0\.1 GB are free: blocks 1\.4 GB"):
             require_memory(parts, 1_000_000, session)
         return
     require_memory(parts, 1_000_000, session)
