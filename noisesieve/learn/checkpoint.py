@@ -23,6 +23,7 @@ from noisesieve.learn.distributed import TrainingSession
 
 DIGEST = 32  # bytes of SHA-256 at the end of the file
 KEPT = 2
+OWN = "own."  # starts the names of a rank's own tensors
 DTYPES = {  # as safetensors spells them
     torch.float64: "F64",
     torch.float32: "F32",
@@ -41,6 +42,7 @@ class Checkpoint(NamedTuple):
     tensors: dict[str, Tensor]
     facts: Json  # everything that is not a tensor
     parts: Mapping[str, Tensor] = MappingProxyType({})  # large, with a row per row of the dataset: this rank's part
+    own: Mapping[str, Tensor] = MappingProxyType({})  # what differs between several ranks: this one's
 
 
 class CheckpointStore(Protocol):
@@ -93,9 +95,10 @@ class Checkpoints:
 
     def _write(self, number: int, checkpoint: Checkpoint) -> None:
         tensors, facts = checkpoint.tensors, {**checkpoint.facts, "ranks": self._ranks}
-        if self._ranks > 1 and checkpoint.parts:
-            self._write_file(self._folder / _part_name(number, self._rank, self._ranks), checkpoint.parts, {})
-        elif checkpoint.parts:
+        if self._ranks > 1:
+            shared = {**checkpoint.parts, **{f"{OWN}{name}": value for name, value in checkpoint.own.items()}}
+            self._write_file(self._folder / _part_name(number, self._rank, self._ranks), shared, {})
+        else:
             tensors = {**tensors, **checkpoint.parts}
         if self._rank > 0:
             return
@@ -132,25 +135,29 @@ class Checkpoints:
                         "Start a new run with --force.",
                     )
                 facts = _facts(metadata, file)
-                if (parts := self._parts(file, tensors, facts, rows)) is not None:
-                    return Checkpoint(tensors, facts, parts)
+                if (found_parts := self._parts(file, tensors, facts, rows)) is not None:
+                    return Checkpoint(tensors, facts, *found_parts)
             self._warn(f"{file.name} is damaged (its SHA-256 does not match); using the checkpoint before it.")
         if files:
             raise StateError(f"{self._folder}: every checkpoint is damaged.", "Start a new run with --force.")
         return None
 
-    def _parts(self, file: Path, tensors: dict[str, Tensor], facts: Json, rows: int) -> dict[str, Tensor] | None:
-        """Return this rank's part of the large tensors, or None if a file of them is damaged."""
+    def _parts(
+        self, file: Path, tensors: dict[str, Tensor], facts: Json, rows: int
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]] | None:
+        """Return this rank's part of the large tensors and its own ones, or None if a file of them is damaged.
+
+        If another number of ranks wrote them, the own ones are the mean over those ranks.
+        """
         names, ranks = facts.pop("parts", None), facts.pop("ranks", 1)
         if names is None:  # an earlier version, which has them whole
             names = [name for name in ("prob_sum", "ce_snapshot") if name in tensors]
-        if not names:
-            return {}
         begin, end = _bounds(rows, self._rank, self._ranks)
         if ranks == 1:
             whole = {name: tensors.pop(name) for name in names}
-            return whole if self._ranks == 1 else {name: value[begin:end].clone() for name, value in whole.items()}
+            return whole if self._ranks == 1 else {name: value[begin:end].clone() for name, value in whole.items()}, {}
         pieces: dict[str, list[Tensor]] = {name: [] for name in names}
+        own: dict[str, list[Tensor]] = {}
         for rank in range(ranks):  # every rank verifies every file: all must go on from the same checkpoint
             found = self._read(file.with_name(_part_name(int(file.stem), rank, ranks)))
             if found is None:
@@ -159,7 +166,12 @@ class Checkpoints:
             for name in names:
                 piece = found[1][name][max(0, begin - first) : max(0, min(end, last) - first)]
                 pieces[name].append(piece.clone())
-        return {name: torch.cat(parts) for name, parts in pieces.items()}
+            if ranks != self._ranks or rank == self._rank:
+                for name, value in found[1].items():
+                    if name.startswith(OWN):
+                        own.setdefault(name.removeprefix(OWN), []).append(value)
+        means = {name: values[0] if len(values) == 1 else torch.stack(values).mean(0) for name, values in own.items()}
+        return {name: torch.cat(parts) for name, parts in pieces.items()}, means
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("[0-9]" * 8 + ".ckpt"))

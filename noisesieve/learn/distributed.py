@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from noisesieve.core.progress import Session
 from noisesieve.learn.device import choose_device
@@ -48,7 +49,8 @@ class Processes:
             device = torch.device("cuda", dist.get_node_local_rank())
             torch.cuda.set_device(device)
         if not dist.is_initialized():  # a second stage of the same process keeps the group
-            dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+            # Without a name: NCCL between GPUs, and gloo for the flags that CPUs exchange.
+            dist.init_process_group(None if device.type == "cuda" else "gloo", timeout=TIMEOUT)
             atexit.register(_leave)
         return cls(dist.get_rank(), dist.get_world_size(), device)
 
@@ -80,21 +82,34 @@ class Processes:
         if not self._shared:
             self.broadcast("")
 
-    def add_gradients(self, parameters: Sequence[nn.Parameter], extras: Sequence[float]) -> list[float]:
-        """Sum the gradients and a few further numbers over the ranks, in one exchange."""
+    def parallel(self, model: nn.Module, image_size: int) -> nn.Module:
+        """Return a module that computes what `model` does and averages the gradients over the ranks.
+
+        Each rank has its own part of a batch, and the same number of steps: one without rows takes part with a row of
+        weight zero. Scores are computed by the model itself.
+        """
         if self.size == 1:
-            return list(extras)
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        numbers = torch.tensor(extras, dtype=torch.float32, device=self.device)
-        flat = torch.cat([*(g.reshape(-1).float() for g in grads), numbers])
-        dist.all_reduce(flat)
-        start = 0
-        for parameter, grad in zip(parameters, grads, strict=True):
-            # Copied, not viewed: a fused optimizer needs gradients in the memory layout of their parameters.
-            grad.copy_(flat[start : start + grad.numel()].view_as(grad))
-            parameter.grad = grad
-            start += grad.numel()
-        return [float(value) for value in flat[start:]]
+            return model
+        on_gpu = self.device.type == "cuda"
+        ddp = DistributedDataParallel(model, device_ids=[self.device] if on_gpu else None, gradient_as_bucket_view=True)
+        # BatchNorm's statistics are averaged at the end of an epoch and before a save. As an option of the constructor
+        # this is deprecated since torch 2.13, and what replaces it is not in 2.10.
+        ddp.broadcast_buffers = False
+        # After its first backward pass DDP orders its buckets anew, and with three ranks or more the order decides the
+        # last bits of a sum. A pass without effect beforehand gives a resumed run the same order.
+        model.eval()  # keeps BatchNorm's statistics
+        (ddp(torch.zeros((1, 3, image_size, image_size), device=self.device)).sum() * 0).backward()
+        model.zero_grad()
+        model.train()
+        return ddp
+
+    def any(self, *flags: bool) -> list[bool]:
+        """Return which flags are set on any rank. They are exchanged between CPUs, without the device."""
+        if self.size == 1:
+            return list(flags)
+        numbers = torch.tensor(flags, dtype=torch.float32)
+        dist.all_reduce(numbers)
+        return [value > 0 for value in numbers.tolist()]
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Return the sum over the ranks, on the CPU."""
@@ -116,10 +131,13 @@ class Processes:
             return rows
         return rows.tensor_split(self.size)[self.rank]
 
+    def places(self, count: int) -> slice:
+        """Return the places of this rank's rows in a batch. A rank without rows gets the first one, for no weight."""
+        return slice(self.rank, None, self.size) if self.rank < count else slice(0, 1)
+
     def rows_of_rank(self, batch: Tensor) -> Tensor:
-        """Return this rank's rows of a batch. A rank without rows runs the first one, with weight zero in the loss."""
-        mine = batch[self.rank :: self.size]
-        return mine if len(mine) else batch[:1]
+        """Return this rank's rows of a batch."""
+        return batch[self.places(len(batch))]
 
     def gather(self, part: Tensor, total: int) -> Tensor:
         """Concatenate the parts of all ranks, in order, on every rank's CPU; there are `total` rows in all."""

@@ -7,17 +7,17 @@ was never interrupted.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import NoReturn
 
 import torch
 from torch import Tensor
 
-from noisesieve.core.errors import Stopped, TrainingError
+from noisesieve.core.errors import Stopped
 from noisesieve.learn import second_opinion, warmup
-from noisesieve.learn.augment import augment, mix
-from noisesieve.learn.batch_loader import BatchLoader
+from noisesieve.learn.augment import Draws, augment, draw, draw_mix
+from noisesieve.learn.batch_loader import BatchLoader, Columns, StepPlan
 from noisesieve.learn.checkpoint import Checkpoint, CheckpointStore
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
@@ -31,8 +31,10 @@ from noisesieve.learn.schedule import Schedule
 from noisesieve.learn.score import Scorer
 from noisesieve.learn.state import TrainingState, initial_state
 from noisesieve.learn.training_data import TrainingData, batches_of, make_generator
+from noisesieve.learn.update import Updater
 
 SAVE_SECONDS = 300.0  # time between two checkpoints within a long epoch
+ADVICE = "Lower --lr or --beta, or lengthen --warmup-epochs. The last checkpoint is kept."
 SKIPPED_SHARE = 0.05  # share of skipped batches in an epoch above which there is a warning
 
 
@@ -70,6 +72,14 @@ class Loop:
             self.state.warmup = recipe.warmup_epochs
             self.state.flip = bool(recipe.flip)
         self.sieve = EpochSieve(self.state, recipe, data, self.scorer, self.processes)
+        self.updater = Updater(
+            self.state,
+            self.processes,
+            image_size=recipe.image_size,
+            clip_norm=recipe.clip_norm,
+            ema_epochs=recipe.ema_epochs,
+        )
+        self.unread: list[tuple[Tensor, Tensor]] = []  # logits that the sieve has not read, with their rows
         self.resume_point: Checkpoint | None = None
         self.saved_at = time.monotonic()
 
@@ -149,21 +159,20 @@ class Loop:
         kept = int(state.keep.sum())
         self.recount_prior()
         state.model.train()
-        todo = [self.batch_rows(batch) for batch in batches[state.step :]]
-        for images, (used, mine) in zip(self.loader.batches([mine for _, mine in todo]), todo, strict=True):
-            stopping, saving = self.train_step(images, mine, used, len(batches))
+        self.updater.begin([facts["loss"]])
+        for plan, images, columns in self.loader.steps(self.plans(batches)):
+            self.train_step(plan, images, columns, len(batches))
             state.step += 1
             facts["seconds"], start = facts["seconds"] + time.monotonic() - start, time.monotonic()
-            count = len(batches[state.step - 1])
             self.session.advance(
-                count,
+                len(batches[state.step - 1]),
                 total=self.schedule.epochs * self.recipe.images_per_epoch(self.rows),
                 **progress_facts(state.epoch, self.schedule, kept=kept, rows=self.rows),
             )
-            if stopping:
-                self.halt()
-            if saving:
-                self.save()
+            if self.updater.looks_after(state.step - 1):
+                self.look()
+        self.look()
+        facts["loss"] = self.updater.totals()[0]
         self.processes.mean_(state.norm_buffers())
         if facts["skipped"] > SKIPPED_SHARE * len(batches):
             skipped = int(facts["skipped"])
@@ -177,64 +186,70 @@ class Loop:
         )
         return batches_of(self.labels, score_only, self.recipe, make_generator(self.recipe.seed, epoch, 0))
 
-    def batch_rows(self, batch: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows of a batch that the network computes: over all ranks, and on this rank.
+    def plans(self, batches: list[Tensor]) -> Iterator[StepPlan]:
+        """Plan the remaining steps of this epoch: rows, labels, weights, and the draws of the augmentation.
 
-        These are the kept rows; with --score-pass train or step all rows: dropped ones have weight zero in the loss.
+        The rows that the network computes are the kept ones; with --score-pass train or step all: dropped ones have
+        weight zero in the loss. Draws are made for the whole batch, so that the number of ranks changes rounding only.
+        (With mixup partners are of the same rank, and change with it.)
         """
-        used = batch[self.state.keep[batch]] if self.recipe.score_pass == "eval" else batch
-        return used, self.processes.rows_of_rank(used)
+        state, recipe = self.state, self.recipe
+        keep, flip = state.keep, bool(state.flip)
+        for step, batch in enumerate(batches[state.step :], state.step):
+            used = batch[keep[batch]] if recipe.score_pass == "eval" else batch
+            generator = make_generator(recipe.seed, state.epoch, step + 1, 0)
+            columns = draw(len(used), self.loader.size, generator, flip=flip).columns()
+            local, share = {}, 1.0
+            if recipe.mixup and len(used):
+                local["partner"], share = draw_mix(len(self.processes.rows_of_rank(used)), generator, recipe.mixup)
+            kept = int(keep[used].sum())
+            columns |= {"label": self.labels[used], "weight": keep[used].float() / max(1, kept)}
+            yield StepPlan.of(used, self.processes, columns, kept=kept, local=local, share=share)
 
-    def train_step(self, images: Tensor, mine: Tensor, used: Tensor, steps: int) -> tuple[bool, bool]:
-        """Update the weights once; a batch without kept rows changes nothing. Returns (stop, save a checkpoint)."""
-        state, recipe, processes, facts = self.state, self.recipe, self.processes, self.state.epoch_facts
+    def train_step(self, plan: StepPlan, images: Tensor, columns: Columns, steps: int) -> None:
+        """Update the weights once; a batch without kept rows changes nothing."""
+        state, recipe = self.state, self.recipe
         sieves = recipe.score_pass == "step"  # then v is known only after the forward pass
-        count = int(state.keep[used].sum())
-        if count == 0 and not sieves:
-            return self.skip_step()
-        beta = self.schedule.beta(state.epoch)
-        for group in state.optimizer.param_groups:
-            group["lr"] = group["share"] * self.schedule.learning_rate(state.epoch, state.step / steps)
-        generator = make_generator(recipe.seed, state.epoch, state.step + 1, processes.rank)
-        views = self.loader.normalize(augment(images, generator, flip=bool(state.flip)))
-        partner, share = torch.arange(len(mine)), 1.0
-        if recipe.mixup:  # `mine` contains only kept rows, so dropped rows are never mixed in
-            views, partner, share = mix(views, generator, recipe.mixup)
+        if plan.kept == 0 and not sieves:
+            state.epoch_facts["skipped"] += 1
+            return
+        labels, weight = columns["label"].long(), columns["weight"].float()
+        views, partners = self.loader.normalize(augment(images, Draws.of(columns))), labels
+        if recipe.mixup:  # only kept rows are computed, so dropped rows are never mixed in
+            partner = columns["partner"].long()
+            views, partners = plan.share * views + (1 - plan.share) * views[partner], labels[partner]
         with state.precision.autocast():
-            logits = state.model(views)
-        if sieves:
-            self.sieve.keep_batch(logits.detach(), used)
-            count = int(state.keep[used].sum())
+            logits = self.updater.module(views)
+        count = plan.kept
+        if sieves:  # as in the authors' code: waits for the device in every step
+            self.sieve.keep_batch(logits.detach(), plan.used)
+            count = int(state.keep[plan.used].sum())
             if count == 0:
-                return self.skip_step()
-        weight = state.keep[mine].float() / count * (processes.rank < len(used))
-        labels = self.labels[mine].to(processes.device)
-        each = mixed_loss(logits, labels, labels[partner.to(processes.device)], share, self.loss(beta))
-        loss = (each * weight.to(processes.device)).sum()
-        scaler, parameters = state.precision.scaler, list(state.model.parameters())
-        state.optimizer.zero_grad()
-        scaler.scale(loss).backward()
-        signals = (self.session.stop() is not None, time.monotonic() - self.saved_at > SAVE_SECONDS)
-        total, stopping, saving = processes.add_gradients(parameters, (float(loss.detach()), *map(float, signals)))
-        scaler.unscale_(state.optimizer)
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, recipe.clip_norm))
-        self.require_finite(total if scaler.is_enabled() else total + norm)  # a scaler handles infinite norms itself
-        scaler.step(state.optimizer)
-        scaler.update()
-        state.updates += 1
-        state.update_average(steps, recipe.ema_epochs)
-        facts["loss"] += total * count
-        facts["kept"] += count
+                state.epoch_facts["skipped"] += 1
+                return
+            kept = state.keep[plan.mine].float() / count * (self.processes.rank < len(plan.used))
+            weight = kept.to(self.processes.device)
+        each = mixed_loss(logits, labels, partners, plan.share, self.loss(self.schedule.beta(state.epoch)))
+        loss = (each * weight).sum()
+        rate = self.schedule.learning_rate(state.epoch, state.step / steps)
+        self.updater.step(loss, [loss * count], rate=rate, steps=steps)
+        state.epoch_facts["kept"] += count
         if recipe.score_pass == "train":
-            self.sieve.add_batch(logits, used)
+            self.unread.append((logits.detach(), plan.used))
         if self.observe is not None:
-            self.observe(logits.detach(), mine)
-        return stopping > 0, saving > 0
+            self.observe(logits.detach(), plan.mine)
 
-    def skip_step(self) -> tuple[bool, bool]:
-        """Count a batch without kept rows, which changes nothing. Returns (stop, save a checkpoint)."""
-        self.state.epoch_facts["skipped"] += 1
-        return self.processes.size == 1 and self.session.stop() is not None, False
+    def look(self) -> None:
+        """Read what the device has computed since the last look; save or stop if any rank was asked to."""
+        for logits, used in self.unread:  # --score-pass train
+            self.sieve.add_batch(logits, used)
+        self.unread = []
+        timed = time.monotonic() - self.saved_at > SAVE_SECONDS
+        stopping, saving = self.updater.look(self.session.stop() is not None, timed, advice=ADVICE)
+        if stopping:
+            self.halt()
+        if saving:
+            self.save()
 
     def recount_prior(self) -> None:
         """Count the prior of CR on the kept rows, if the recipe asks for it: a class without kept rows gets zero."""
@@ -247,14 +262,6 @@ class Loop:
         if self.recipe.regularizer == ENTROPY:
             return lambda logits, labels: entropy_loss(logits, labels, beta)
         return lambda logits, labels: training_loss(logits, labels, self.device_prior, beta)
-
-    def require_finite(self, value: float) -> None:
-        """Raise an error if the loss is not finite, before the weights are updated."""
-        if not abs(value) < float("inf"):
-            raise TrainingError(
-                f"The loss is not finite in epoch {self.state.epoch}, step {self.state.step + 1}.",
-                "Lower --lr or --beta, or lengthen --warmup-epochs. The last checkpoint is kept.",
-            )
 
     # Between epochs: scores of the held-out rows during the warm-up; later scores of all rows, and the sieve.
 
@@ -270,7 +277,7 @@ class Loop:
         self.sieve.make_sums()
         if self.checkpoints is not None:
             self.checkpoints.wait()  # the sums of probabilities in it change now
-        self.resume_point = state.to_checkpoint()
+        self.resume_point = state.to_checkpoint(self.processes)
         if phase == "warm-up" and len(self.held_out):
             self.watch_warmup()
         if snapshot:
@@ -291,10 +298,11 @@ class Loop:
     # Checkpoints.
 
     def save(self) -> None:
-        """Write a checkpoint, on rank 0. BatchNorm's statistics are averaged over the ranks first."""
+        """Write a checkpoint: every rank its part."""
         self.saved_at = time.monotonic()
-        self.processes.mean_(self.state.norm_buffers())
-        checkpoint = self.resume_point or self.state.to_checkpoint()
+        if self.state.epoch_facts and self.resume_point is None:
+            self.state.epoch_facts["loss"] = self.updater.totals()[0]
+        checkpoint = self.resume_point or self.state.to_checkpoint(self.processes)
         facts = checkpoint.facts
         facts["scored"] = dict(self.state.scored)  # sums of probabilities are added to in place
         if self.checkpoints is not None:

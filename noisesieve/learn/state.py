@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from noisesieve.learn.networks.depths import Network
 from noisesieve.learn.networks.pretrained import load_backbone
 from noisesieve.learn.recipes import NetworkRecipe, RetrainRecipe
 from noisesieve.learn.schedule import Schedule
+
+ENOUGH_FOR_NORM = 32  # rows of one rank from which BatchNorm's own statistics are good enough
 
 
 @dataclass
@@ -78,8 +81,12 @@ class TrainingState:
         """Return the schedule, with the longest possible warm-up while its end is unknown."""
         return Schedule(recipe, recipe.warmup_epochs if self.warmup is None else self.warmup)
 
-    def to_checkpoint(self) -> Checkpoint:
-        """Return the state as tensors and JSON facts."""
+    def to_checkpoint(self, processes: Processes) -> Checkpoint:
+        """Return the state as tensors and JSON facts.
+
+        BatchNorm's statistics are each rank's own until the epoch ends: averaged here, they would let a run that was
+        saved end in other bits than one that was not.
+        """
         tensors = self._weights() | {f"stashed.{name}": value for name, value in self.stashed.items()}
         tensors |= {"keep": self.keep, "dropped": self.dropped}
         tensors |= {name: value for name in self._OPTIONAL if (value := getattr(self, name)) is not None}
@@ -88,7 +95,8 @@ class TrainingState:
         parts = {name: value for name in self._SUMS if (value := getattr(self, name)) is not None}
         facts: Json = {name: copy.copy(getattr(self, name)) for name in self._FACTS}
         facts["scaler"] = self.precision.scaler.state_dict()
-        return Checkpoint(tensors | margins, facts, parts)
+        own = {} if processes.size == 1 else {str(i): value.cpu() for i, value in enumerate(self.norm_buffers())}
+        return Checkpoint(tensors | margins, facts, parts, {name: value.clone() for name, value in own.items()})
 
     def prior_of_kept(self, labels: Tensor, classes: int) -> Tensor:
         """Return the frequencies of the labels of the rows that are kept as this epoch begins, (K,) float64."""
@@ -127,9 +135,11 @@ class TrainingState:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Set everything from a checkpoint. One of another network, or of nothing that we wrote, is refused."""
-        tensors, facts, parts = checkpoint
+        tensors, facts, parts, own = checkpoint
         try:
             self._set_weights(tensors)
+            for i, buffer in enumerate(self.norm_buffers() if own else []):
+                buffer.copy_(own[str(i)])
             self.stashed = _part(tensors, "stashed.")
             self.keep, self.dropped = tensors["keep"], tensors["dropped"]
             for name in self._OPTIONAL:
@@ -156,9 +166,17 @@ class TrainingState:
         """Move the averaged weights towards the model's; faster in the first steps."""
         horizon = ema_epochs * epoch_steps
         weight = 1.0 if horizon < 1 else max(1 / horizon, 9 / (self.updates + 10))
-        ours = [v for v in self.average.state_dict().values() if v.is_floating_point()]
-        theirs = [v for v in self.model.state_dict().values() if v.is_floating_point()]
-        torch._foreach_lerp_(ours, theirs, weight)
+        torch._foreach_lerp_(*self.averaged, weight)
+
+    @functools.cached_property
+    def averaged(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The tensors of the averaged weights, and those of the model that they follow; loading changes them in place.
+
+        Seven lines of ours: torch's AveragedModel has a constant decay, and waits for the device in every update.
+        """
+        pairs = zip(self.average.state_dict().values(), self.model.state_dict().values(), strict=True)
+        floating = [(ours, theirs) for ours, theirs in pairs if ours.is_floating_point()]
+        return [ours for ours, _ in floating], [theirs for _, theirs in floating]
 
 
 def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -190,7 +208,8 @@ def initial_state(
     )
     if weights is not None:
         load_backbone(model, weights)
-    if processes.size > 1 and device.type == "cuda":
+    if processes.size > 1 and device.type == "cuda" and recipe.batch_size // processes.size < ENOUGH_FOR_NORM:
+        # It makes host and device wait for each other in every layer: only where a rank has too few rows of its own.
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     model = model.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     average = copy.deepcopy(model).requires_grad_(False)
@@ -200,9 +219,12 @@ def initial_state(
         momentum=recipe.momentum,
         weight_decay=recipe.weight_decay,
         nesterov=recipe.nesterov,
-        # With a gradient scaler the fused kernel may skip the first step, which creates the momentum.
-        fused=(device.type == "cuda" and not precision.scaler.is_enabled()) or None,
+        fused=device.type == "cuda" or None,
     )
+    if recipe.momentum:
+        for parameter in model.parameters():
+            # Made beforehand: with a gradient scaler the fused kernel may skip the first step, which would make it.
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
     return TrainingState(
         model=model,
         average=average,

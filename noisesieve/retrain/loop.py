@@ -1,23 +1,22 @@
 """Consistency training: cross-entropy on clean rows, and for corrupted rows the agreement of two views of an image.
 
-Random numbers depend only on (seed, epoch, step, rank), so a resumed run gives the same bits.
+Random numbers depend only on (seed, epoch, step), so a resumed run gives the same bits.
 """
 
 from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from noisesieve.core.errors import Stopped, TrainingError
-from noisesieve.learn.augment import augment
-from noisesieve.learn.batch_loader import BatchLoader
+from noisesieve.core.errors import Stopped
+from noisesieve.learn.augment import Draws, augment, draw
+from noisesieve.learn.batch_loader import BatchLoader, Columns, StepPlan
 from noisesieve.learn.checkpoint import CheckpointStore
 from noisesieve.learn.device import make_deterministic
 from noisesieve.learn.distributed import TrainingSession
@@ -27,8 +26,9 @@ from noisesieve.learn.schedule import half_cosine
 from noisesieve.learn.score import predict
 from noisesieve.learn.state import TrainingState, initial_state
 from noisesieve.learn.training_data import make_generator, shuffled_batches
+from noisesieve.learn.update import Updater
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
-from noisesieve.retrain.strong_augment import strong_augment
+from noisesieve.retrain.strong_augment import draw_policies, draw_strong, strong_augment
 
 SAVE_SECONDS = 300.0  # time between two checkpoints within a long epoch
 
@@ -56,17 +56,6 @@ class RetrainResult:
     history: list[RetrainEpochRow]
 
 
-@dataclass(frozen=True)
-class StepBatch:
-    """The rows of one training step, over all ranks and on this one, and their images."""
-
-    rows: Tensor  # clean rows, over all ranks
-    mine: Tensor  # clean rows of this rank
-    images: Tensor  # of `mine`
-    unlabelled: Tensor  # corrupted rows, over all ranks
-    others: Tensor | None  # images of this rank's corrupted rows
-
-
 class RetrainLoop:
     """One retraining. Start with `run`: the other methods are its steps."""
 
@@ -91,11 +80,17 @@ class RetrainLoop:
             self.test_loader = BatchLoader(test_set.pixels, processes.device, statistics=statistics)
         self.state = initial_state(recipe, rows=len(data.labels), classes=data.classes, processes=processes)
         self.state.mean, self.state.std = statistics
-        self.stopping = self.saving = False  # as the ranks agreed in the last step
         self.saved_at = time.monotonic()
         if data.initial is not None:
             self.state.model.load_state_dict(data.initial)
             self.state.average.load_state_dict(data.initial)
+        self.updater = Updater(
+            self.state,
+            processes,
+            image_size=recipe.image_size,
+            clip_norm=recipe.clip_norm,
+            ema_epochs=recipe.ema_epochs,
+        )
 
     def run(self) -> RetrainResult:
         """Train until the last epoch, starting from the last checkpoint if there is one."""
@@ -137,27 +132,22 @@ class RetrainLoop:
         unlabelled = self._unlabelled_batches(corrupted, len(batches))
         teacher = self._teacher()
         totals = state.epoch_facts = state.epoch_facts or {"loss": 0.0, "consistency": 0.0, "seconds": 0.0}
-        mine = [self.processes.rows_of_rank(b) for b in batches]
-        mine_unlabelled = [self.processes.rows_of_rank(b) for b in unlabelled]
-        first = state.step
-        loaded = zip(self.loader.batches(mine[first:]), self._images(mine_unlabelled[first:]), strict=True)
-        for step, (images, others) in enumerate(loaded, first):
-            rate = self.learning_rate(state.epoch - 1 + step / len(batches))
-            batch = StepBatch(batches[step], mine[step], images, unlabelled[step], others)
-            losses = self._step(step, rate, batch, teacher)
-            for key, value in zip(("loss", "consistency"), losses, strict=True):
-                totals[key] += value / len(batches)
-            state.update_average(len(batches), recipe.ema_epochs)
+        first, steps = state.step, len(batches)
+        self.updater.begin([totals["loss"], totals["consistency"]])
+        labelled = self.loader.steps(self._plans(batches, (recipe.labelled_view,), 1))
+        others = self.loader.steps(self._plans(unlabelled, ("weak", "strong"), 2))
+        for step, (own, other) in enumerate(zip(labelled, others, strict=True), first):
+            rate = self.learning_rate(state.epoch - 1 + step / steps)
+            self._step(rate, own, other, teacher, steps)
             state.step += 1
             totals["seconds"], start = totals["seconds"] + time.monotonic() - start, time.monotonic()
-            self.session.advance(
-                len(batches[step]), phase=self.name, epoch=state.epoch, epochs=recipe.epochs, loss=losses[0]
-            )
-            if self.stopping:
-                self.save()
-                raise self.session.stop() or Stopped("Another rank was asked to stop.", exit_code=143)
-            if self.saving:
-                self.save()
+            if self.updater.looks_after(step):
+                self._look()
+            shown = {"phase": self.name, "epoch": state.epoch, "epochs": recipe.epochs}
+            self.session.advance(len(batches[step]), **shown, loss=self.updater.last[0] * steps / (step + 1))
+        self._look()
+        totals["loss"], totals["consistency"] = self.updater.totals()
+        self.processes.mean_(state.norm_buffers())
         state.stashed = {}
         count = sum(len(b) for b in batches) + 2 * sum(len(b) for b in unlabelled)
         seconds = totals["seconds"]
@@ -183,12 +173,6 @@ class RetrainLoop:
         order = torch.cat([torch.randperm(len(corrupted), generator=generator) for _ in range(rounds)])
         return list(corrupted[order[: steps * size]].split(size))
 
-    def _images(self, batches: list[Tensor]) -> Any:
-        """Yield the images of batches; None if the batches are empty."""
-        if not any(len(batch) for batch in batches):
-            return [None] * len(batches)
-        return self.loader.batches(batches)
-
     def _teacher(self) -> Network:
         """Return the network whose prediction on the plain view is the target."""
         if self.recipe.target == "ema":
@@ -202,26 +186,46 @@ class RetrainLoop:
         return self.state.model
 
     def save(self) -> None:
-        """Write a checkpoint, on rank 0. BatchNorm's statistics are averaged over the ranks first."""
-        self.saved_at, self.saving = time.monotonic(), False
-        self.processes.mean_(self.state.norm_buffers())
+        """Write a checkpoint: every rank its part."""
+        self.saved_at, state = time.monotonic(), self.state
+        if state.epoch_facts:
+            state.epoch_facts["loss"], state.epoch_facts["consistency"] = self.updater.totals()
         if self.checkpoints is not None:
-            state = self.state
-            self.checkpoints.save(state.updates * 2 + (state.step == 0), state.to_checkpoint())
+            self.checkpoints.save(state.updates * 2 + (state.step == 0), state.to_checkpoint(self.processes))
 
-    def _step(self, step: int, rate: float, batch: StepBatch, teacher: Network) -> tuple[float, float]:
-        """Update the weights once. Returns both losses, summed over the ranks."""
-        images, others = batch.images, batch.others
-        state, recipe, processes = self.state, self.recipe, self.processes
-        flip, scaler = bool(state.flip), state.precision.scaler
-        generator = make_generator(recipe.seed, state.epoch, step + 1, processes.rank)
-        normalize, strong = self.loader.normalize, partial(strong_augment, flip=flip, policy=recipe.policy)
-        weak = partial(augment, flip=flip)
-        labelled_view = strong if recipe.labelled_view == "strong" else weak
-        views, target = [normalize(labelled_view(images, generator))], None
-        if others is not None:
-            plain = normalize(weak(others, generator))
-            views.append(normalize(strong(others, generator)))
+    def _plans(self, batches: list[Tensor], views: tuple[str, ...], number: int) -> Iterator[StepPlan]:
+        """Plan the remaining steps of an epoch: every row counts the same, and has these views, weak or strong.
+
+        Draws are made for the whole batch, so that the number of ranks changes rounding only.
+        """
+        state, flip, size = self.state, bool(self.state.flip), self.loader.size
+        for step, rows in enumerate(batches[state.step :], state.step):
+            count, own = len(rows), self.processes.places(len(rows))
+            generator = make_generator(self.recipe.seed, state.epoch, step + 1, number)
+            columns = {"label": self.data.labels[rows], "weight": torch.full((count,), 1 / max(1, count))}
+            policies: tuple[tuple[int, int], ...] = ()
+            for view in views:
+                if view == "strong":
+                    columns |= draw_strong(count, size, generator, flip=flip, prefix=view)
+                    policies = draw_policies(count, own, generator)
+                else:
+                    columns |= draw(count, size, generator, flip=flip).columns(view)
+            yield StepPlan.of(rows, self.processes, columns, kept=count, policies=policies)
+
+    def _step(
+        self,
+        rate: float,
+        labelled: tuple[StepPlan, Tensor, Columns],
+        unlabelled: tuple[StepPlan, Tensor, Columns],
+        teacher: Network,
+        steps: int,
+    ) -> None:
+        """Update the weights once: cross-entropy of labelled images, and the agreement of two views of the others."""
+        state, recipe = self.state, self.recipe
+        views, target, others = [self._view(labelled, recipe.labelled_view)], None, len(unlabelled[1]) > 0
+        if others:
+            plain = self._view(unlabelled, "weak")
+            views.append(self._view(unlabelled, "strong"))
             if recipe.target == "batch":
                 views.append(plain)
             else:
@@ -229,35 +233,34 @@ class RetrainLoop:
                     target = teacher.eval()(plain)
         state.model.train()
         with state.precision.autocast():
-            logits, *views_of_others = state.model(torch.cat(views)).split([len(view) for view in views])
-        labels = self.data.labels[batch.mine].to(processes.device)
-        counted = float(processes.rank < len(batch.rows))
-        loss = cross_entropy(logits, labels, reduction="sum") / len(batch.rows) * counted
-        consistency = loss.new_zeros(())
-        if others is not None:
-            counted = float(processes.rank < len(batch.unlabelled))
+            logits, *views_of_others = self.updater.module(torch.cat(views)).split([len(view) for view in views])
+        columns = labelled[2]
+        each = cross_entropy(logits.float(), columns["label"].long(), reduction="none")
+        loss = (each * columns["weight"].float()).sum()
+        consistency = torch.zeros_like(loss)
+        if others:
             goal = views_of_others[1] if target is None else target
-            consistency = consistency_loss(views_of_others[0], goal).sum() / len(batch.unlabelled) * counted
-        for group in state.optimizer.param_groups:
-            group["lr"] = rate * group["share"]
-        state.optimizer.zero_grad()
-        scaler.scale(loss + recipe.weight * consistency).backward()
-        parameters = list(state.model.parameters())
-        signals = (float(self.session.stop() is not None), float(time.monotonic() - self.saved_at > SAVE_SECONDS))
-        numbers = (float(loss.detach()), float(consistency.detach()), *signals)
-        *losses, stopping, saving = processes.add_gradients(parameters, numbers)
-        self.stopping, self.saving = stopping > 0, saving > 0
-        scaler.unscale_(state.optimizer)
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, recipe.clip_norm))
-        total = sum(losses) + (0.0 if scaler.is_enabled() else norm)
-        if not abs(total) < float("inf"):
-            raise TrainingError(
-                f"The loss is not finite in epoch {state.epoch}, step {step + 1}.", "Lower --lr or --weight."
-            )
-        scaler.step(state.optimizer)
-        scaler.update()
-        state.updates += 1
-        return losses[0], losses[1]
+            consistency = (consistency_loss(views_of_others[0], goal) * unlabelled[2]["weight"].float()).sum()
+        addends = (loss / steps, consistency / steps)
+        self.updater.step(loss + recipe.weight * consistency, addends, rate=rate, steps=steps)
+
+    def _view(self, step: tuple[StepPlan, Tensor, Columns], kind: str) -> Tensor:
+        """Return an augmented view of a step's images."""
+        plan, images, columns = step
+        if kind == "strong":
+            images = strong_augment(images, columns, plan.policies, policy=self.recipe.policy, prefix=kind)
+        else:
+            images = augment(images, Draws.of(columns, kind))
+        return self.loader.normalize(images)
+
+    def _look(self) -> None:
+        """Read what the device has computed since the last look; save or stop if any rank was asked to."""
+        timed = time.monotonic() - self.saved_at > SAVE_SECONDS
+        stopping, saving = self.updater.look(self.session.stop() is not None, timed, advice="Lower --lr or --weight.")
+        if stopping or saving:
+            self.save()
+        if stopping:
+            raise self.session.stop() or Stopped("Another rank was asked to stop.", exit_code=143)
 
     def accuracy(self) -> float | None:
         """Return the accuracy of the averaged weights on the test set; None if there is none."""

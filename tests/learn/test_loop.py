@@ -73,11 +73,11 @@ def weights(one: Loop) -> list[torch.Tensor]:
 
 
 def one_step(made: Loop, batch: torch.Tensor) -> None:
-    kept, mine = made.batch_rows(batch)
-    images = next(made.loader.batches([mine]))
     made.state.epoch_facts = {"loss": 0.0, "kept": 0, "skipped": 0}
     made.state.model.train()
-    made.train_step(images, mine, kept, 4)
+    made.updater.begin([0.0])
+    plan, images, columns = next(made.loader.steps(made.plans([batch])))
+    made.train_step(plan, images, columns, 4)
 
 
 def test_no_row_is_dropped_before_the_sieve_starts() -> None:

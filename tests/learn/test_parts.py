@@ -11,7 +11,7 @@ from torch import nn
 
 from noisesieve.core.errors import OutputError, StateError, UsageError
 from noisesieve.learn import cost, device, distributed, warmup
-from noisesieve.learn.augment import pad_crop, random_flip
+from noisesieve.learn.augment import draw, mirror, pad_crop
 from noisesieve.learn.checkpoint import Checkpoint, Checkpoints
 from noisesieve.learn.networks.backbones import BACKBONES, build
 from noisesieve.learn.plan import fit_beta, image_size, plan
@@ -176,13 +176,13 @@ def test_the_head_stays_in_float32_under_autocast() -> None:
 
 def test_crops_move_images_and_flips_mirror_half_of_them() -> None:
     images = torch.arange(256, dtype=torch.uint8).reshape(1, 1, 16, 16).repeat(200, 3, 1, 1)
-    g = torch.Generator().manual_seed(0)
-    cropped = pad_crop(images, g)
+    draws = draw(200, 16, torch.Generator().manual_seed(0), flip=True)
+    cropped = pad_crop(images, draws.shift)
     assert cropped.shape == images.shape
     assert cropped.dtype == torch.uint8
     centres = {int(image[0, 8, 8]) for image in cropped}
     assert centres == {16 * (8 + dy) + 8 + dx for dy in (-2, -1, 0, 1, 2) for dx in (-2, -1, 0, 1, 2)}
-    flipped = random_flip(images, g)
+    flipped = mirror(images, draws.mirrored)
     broadcast = (flipped != images).flatten(1).any(1).float().mean()
     assert 0.35 < broadcast < 0.65
 

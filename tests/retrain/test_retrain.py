@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -25,7 +26,7 @@ from noisesieve.commands.measure_settings import TestSettings
 from noisesieve.commands.retrain import retrain
 from noisesieve.core.errors import Stopped, UsageError
 from noisesieve.core.progress import NullWatcher, Session
-from noisesieve.learn.augment import mix
+from noisesieve.learn.augment import draw_mix
 from noisesieve.learn.checkpoint import Checkpoint
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.loop import Loop
@@ -38,7 +39,7 @@ from noisesieve.retrain import retrain_plan as plans
 from noisesieve.retrain.data import LabelledTestSet, RetrainData
 from noisesieve.retrain.loop import RetrainLoop, consistency_loss
 from noisesieve.retrain.retrain_settings import RetrainOptions
-from noisesieve.retrain.strong_augment import cutout, strong_augment
+from noisesieve.retrain.strong_augment import cutout, draw_policies, draw_strong, strong_augment
 from tests.conftest import COLOURS, QUICK_OPTIONS, REPOSITORY, Run, paint, validate
 from tests.learn.test_loop import RECIPE, Memory, training_data
 from tests.runs import built_once
@@ -94,9 +95,17 @@ def test_strong_views_are_strong_and_follow_the_dice(policy: str) -> None:
     images = torch.randint(0, 255, (20, 3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     torch.manual_seed(7)
     state = torch.get_rng_state()
-    views = [
-        strong_augment(images, torch.Generator().manual_seed(seed), flip=True, policy=policy) for seed in (0, 0, 1)
-    ]
+
+    def view(seed: int, own: slice = slice(None)) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        columns = draw_strong(20, 32, generator, flip=True, prefix="strong")
+        policies = draw_policies(20, own, generator)
+        taken = {name: value[own] for name, value in columns.items()}
+        return strong_augment(images[own], taken, policies, policy=policy, prefix="strong")
+
+    views = [view(seed) for seed in (0, 0, 1)]
+    for rank in range(3):  # a part of the batch gets what it gets as a part of the whole
+        assert torch.equal(view(0, slice(rank, None, 3)), views[0][rank::3])
     assert torch.equal(torch.get_rng_state(), state)
     assert views[0].dtype == torch.uint8
     assert views[0].shape == images.shape
@@ -106,7 +115,8 @@ def test_strong_views_are_strong_and_follow_the_dice(policy: str) -> None:
 
 def test_a_cutout_hides_about_a_quarter_at_most() -> None:
     images = torch.zeros((50, 3, 32, 32), dtype=torch.uint8)
-    hidden = (cutout(images, torch.Generator().manual_seed(0)) == 128).float().mean(dim=(1, 2, 3))
+    centre = torch.rand((2, 50), generator=torch.Generator().manual_seed(0))
+    hidden = (cutout(images, centre) == 128).float().mean(dim=(1, 2, 3))
     assert hidden.max() <= 0.26
     assert float(hidden.mean()) > 0.1
 
@@ -224,9 +234,9 @@ def test_labelled_images_are_augmented_strongly_if_the_recipe_says_so(
 ) -> None:
     seen: list[int] = []
 
-    def spy(images: Tensor, generator: torch.Generator, **options: object) -> Tensor:
+    def spy(images: Tensor, *values: Any, **options: Any) -> Tensor:
         seen.append(len(images))
-        return strong_augment(images, generator, **options)  # type: ignore[arg-type]
+        return strong_augment(images, *values, **options)
 
     monkeypatch.setattr("noisesieve.retrain.loop.strong_augment", spy)
     recipe = replace(made(epochs=1), unlabelled_batch=4, labelled_view=view)
@@ -316,9 +326,10 @@ def test_balanced_batches_are_balanced_whatever_the_classes_are() -> None:
 def test_mixing_keeps_the_mean_and_half_of_each_image() -> None:
     images = torch.randn((32, 3, 4, 4), generator=torch.Generator().manual_seed(0))
     for seed in range(5):
-        mixed, partner, share = mix(images, torch.Generator().manual_seed(seed), 4.0)
+        partner, share = draw_mix(len(images), torch.Generator().manual_seed(seed), 4.0)
         assert 0.5 <= share <= 1
-        assert torch.allclose(mixed, share * images + (1 - share) * images[partner])
+        mixed = share * images + (1 - share) * images[partner]
+        assert torch.allclose(mixed.mean(dim=0), images.mean(dim=0), atol=1e-6)
 
 
 def scanned(recipe: Recipe, images: Memory | None = None) -> Loop:

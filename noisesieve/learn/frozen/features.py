@@ -15,7 +15,7 @@ from noisesieve.core.columns import Hashes
 from noisesieve.core.errors import OutputError
 from noisesieve.core.files import digest
 from noisesieve.core.records import Ints
-from noisesieve.core.row_store import CHUNK, FORGOTTEN_BYTES, WORTH_AN_INDEX, RowFile, forget_pages
+from noisesieve.core.row_store import CHUNK, WORTH_AN_INDEX, RowFile, forget_pages
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import Precision, kept_memory, make_deterministic
 from noisesieve.learn.distributed import TrainingSession
@@ -81,8 +81,7 @@ class Features:
         slots = self.slots[depth][rows]
         part = self.maps[depth][slots] if view is None else self.maps[depth][slots, view]
         values = torch.from_numpy(part.astype(np.float32))
-        if part.nbytes > FORGOTTEN_BYTES // 8:
-            forget_pages(self.maps[depth])
+        forget_pages(self.maps[depth])  # also of a few rows: the system reads whole stretches around them
         return values
 
 

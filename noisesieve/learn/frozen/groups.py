@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 ALIKE = (0.9, 0.93, 0.96, 0.98)
 LARGEST = 0.05
 MOST_ROWS = 200_000  # with more rows only equal bytes are looked for: the comparison is quadratic
+MOST_PAIRS = 10**7
 BLOCK, OTHERS = 2048, 8192  # rows that are compared with others at a time
 
 
@@ -22,9 +23,8 @@ def near_identical(points: Tensor, contents: Tensor) -> Tensor:
     if len(points) > MOST_ROWS:
         return contents
     unit = normalize(points.float().mean(dim=1), dim=1)
-    pairs = _similar_pairs(unit, ALIKE[0])
-    for least in ALIKE:
-        left, right, similarity = pairs
+    left, right, similarity, sparse = _similar_pairs(unit)
+    for least in ALIKE[sparse:]:
         close = similarity >= least
         groups = join(contents, left[close], right[close])
         if int(torch.bincount(groups).max()) <= max(2, LARGEST * len(points)):
@@ -49,18 +49,34 @@ def join(groups: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return numbers
 
 
-def _similar_pairs(unit: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return pairs of rows (left < right) with at least this cosine, and the cosine."""
-    parts = []
+def _similar_pairs(unit: Tensor) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Return pairs of rows (left < right) that are alike, their cosine, and which of ALIKE they have at least.
+
+    That is the first, or a later one if there were more than MOST_PAIRS: then most rows look alike for another reason.
+    """
+    parts: list[tuple[Tensor, Tensor, Tensor]] = []
+    level = found = 0
     for start in range(0, len(unit), BLOCK):
         for other in range(start, len(unit), OTHERS):
             similarity = unit[start : start + BLOCK] @ unit[other : other + OTHERS].T
-            left, right = (similarity >= least).nonzero(as_tuple=True)
+            left, right = (similarity >= ALIKE[level]).nonzero(as_tuple=True)
             later = right + other > left + start
             left, right = left[later], right[later]
             if len(left):
                 parts.append((left + start, right + other, similarity[left, right]))
+                found += len(left)
+            while found > MOST_PAIRS and level + 1 < len(ALIKE):
+                level += 1
+                closer = [cosine >= ALIKE[level] for _, _, cosine in parts]
+                parts = [(a[kept], b[kept], c[kept]) for (a, b, c), kept in zip(parts, closer, strict=True)]
+                found = sum(len(left) for left, _, _ in parts)
+            if found > MOST_PAIRS:  # nearly all rows are near-identical: only equal bytes count
+                parts, found = [], 0
+                level = len(ALIKE)
+                break
+        if level == len(ALIKE):
+            break
     if not parts:
-        return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0)
+        return torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64), torch.zeros(0), level
     left, right, cosine = (torch.cat(column) for column in zip(*parts, strict=True))
-    return left, right, cosine
+    return left, right, cosine, level
