@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from noisesieve import __version__
 from noisesieve.commands._dataset import Dataset
@@ -17,7 +18,7 @@ from noisesieve.learn.checkpoint import Checkpoints
 from noisesieve.learn.describe import describe_loss
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.evidence import JudgeEvidence, TrainedScores, TrainingFacts
-from noisesieve.learn.frozen.choose import choose_depths, choose_loss
+from noisesieve.learn.frozen.choose import choose_depths, choose_loss, trained_rows
 from noisesieve.learn.frozen.features import Features, compute_features
 from noisesieve.learn.frozen.head_data import HeadData, Projected
 from noisesieve.learn.frozen.ranked_heads import train_ranked_heads
@@ -27,6 +28,7 @@ from noisesieve.learn.recipes import HeadRecipe, NetworkRecipe, recipe_to_docume
 from noisesieve.learn.training_data import TrainingData, TrainingTask
 from noisesieve.learn.warmup import held_out_rows
 from noisesieve.pixels.decoder import Decoder
+from noisesieve.report.intervals import Z95
 from noisesieve.report.model_card import TrainedWeights
 from noisesieve.report.run import Identity, RunFolder, RunRecord
 from noisesieve.sieve.decide import choose_floor
@@ -112,9 +114,17 @@ def _training_task(dataset: Dataset, run: RunFolder, identity: Identity) -> Trai
         classes=len(dataset.classes),
         trusted=torch.from_numpy(dataset.trusted),
         weights=dataset.weights,
+        score_only=_kept_out(dataset),
     )
     mark = digest({**identity, "recipe": recipe_to_document(recipe), "version": __version__})
     return TrainingTask(data, recipe, run.checkpoints, mark)
+
+
+def _kept_out(dataset: Dataset) -> Tensor:
+    """Return the rows that network and heads are compared on, and that neither is trained on."""
+    if dataset.compared_heads is None:
+        return torch.zeros(0, dtype=torch.int64)
+    return held_out_rows(torch.from_numpy(dataset.codes), seed=dataset.recipe.seed)
 
 
 def train_network(task: TrainingTask, session: TrainingSession) -> tuple[TrainedWeights, TrainedScores]:
@@ -125,7 +135,9 @@ def train_network(task: TrainingTask, session: TrainingSession) -> tuple[Trained
     return TrainedWeights.of_state(state), scores
 
 
-def _train_heads(dataset: Dataset, settings: ScanSettings, run: RunFolder, session: TrainingSession) -> Trained:
+def _train_heads(
+    dataset: Dataset, settings: ScanSettings, run: RunFolder, session: TrainingSession, kept_out: Tensor | None = None
+) -> Trained:
     """Compute features once, and train linear heads on them. One process does it; a stopped run keeps the features."""
     recipe = dataset.recipe
     assert isinstance(recipe, HeadRecipe)
@@ -135,20 +147,30 @@ def _train_heads(dataset: Dataset, settings: ScanSettings, run: RunFolder, sessi
     )
     if features.reused:
         session.note("The features were in the cache.")
-    return train_heads(dataset, features, settings, session)
+    return train_heads(dataset, features, settings, session, kept_out)
 
 
-def train_heads(dataset: Dataset, features: Features, settings: ScanSettings, session: TrainingSession) -> Trained:
+def train_heads(
+    dataset: Dataset,
+    features: Features,
+    settings: ScanSettings,
+    session: TrainingSession,
+    kept_out: Tensor | None = None,
+) -> Trained:
     """Choose depths and loss, and train linear heads on features. The dataset gets the chosen recipe."""
     recipe = dataset.recipe
     assert isinstance(recipe, HeadRecipe)
     data = HeadData(features, torch.from_numpy(dataset.codes), len(dataset.classes), torch.from_numpy(dataset.trusted))
     every = Projected.of(data, recipe)
     data = replace(data, groups=groups_of(dataset, data, every, settings, session))
-    recipe, depths = choose_depths(data, recipe, session)
+    if kept_out is not None:
+        data = replace(data, unused=torch.zeros(len(data.labels), dtype=torch.bool).index_fill_(0, kept_out, True))
+    part, rows = trained_rows(data)
+    recipe, depths = choose_depths(part, recipe, session)
     projected = every if recipe.depths == features.depths else Projected.of(data, recipe)
     del every  # a gigabyte for a million rows, if other depths were chosen
-    recipe, losses = choose_loss(data, projected, recipe, session)
+    chosen = projected if data.unused is None else projected.take(torch.from_numpy(rows))
+    recipe, losses = choose_loss(part, chosen, recipe, session)
     if losses is not None:
         session.note(describe_loss(recipe, losses))
     head, ce_head, scores = train_ranked_heads(data, recipe, session, projected=projected)
@@ -173,23 +195,31 @@ def _compare_with_heads(
     decoder: Decoder,
     session: TrainingSession,
 ) -> Trained:
-    """Train heads on frozen features beside the network. Whichever agrees better with held-out labels decides."""
-    dataset, facts = network.dataset, network.scores.facts
-    if facts.held_out_accuracy is None:
+    """Train heads on frozen features beside the network. The one that agrees better with held-out labels decides.
+
+    The same rows are kept out of both to the end, and both are what would decide: averaged over their last epochs.
+    Where chance could explain the difference, it is the network.
+    """
+    dataset, kept_out = network.dataset, _kept_out(network.dataset)
+    if not len(kept_out):
         return network  # too few rows to hold some out
     scratch = run.checkpoints / "pixels-of-heads"
     decoded = decoder.decode(dataset.index, dataset.decoded.file_facts, size=recipe.image_size, scratch=scratch)
     file = weights_file(recipe.weights, recipe.backbone)
-    heads = _train_heads(replace(dataset, decoded=decoded, recipe=recipe, weights=file), settings, run, session)
-    held_out = held_out_rows(torch.from_numpy(dataset.codes), seed=dataset.recipe.seed).numpy()
-    right = heads.scores.probs[held_out].argmax(axis=1) == dataset.codes[held_out]
-    judges = [JudgeEvidence("network", facts.held_out_accuracy), JudgeEvidence("heads", float(right.mean()))]
-    judges.sort(key=lambda judge: -judge.agreement)
-    best, other = judges
+    beside = replace(dataset, decoded=decoded, recipe=recipe, weights=file)
+    heads = _train_heads(beside, settings, run, session, kept_out)
+    given, rows = dataset.codes[kept_out.numpy()], kept_out.numpy()
+    hits = [one.scores.probs[rows].argmax(axis=1) == given for one in (network, heads)]
+    own, other = (float(hit.mean()) for hit in hits)
+    lead = hits[1].astype(np.float64) - hits[0]
+    reach = Z95 * float(lead.std()) / len(rows) ** 0.5
+    low, high = other - own - reach, other - own + reach
+    chosen = heads if low > 0 else network
     session.note(
-        f"The {best.judge} agrees with {best.agreement:.1%} of the held-out labels, the {other.judge} with "
-        f"{other.agreement:.1%}: the {best.judge} {'decide' if best.judge == 'heads' else 'decides'}."
+        f"The network agrees with {own:.1%} of {len(rows):,} labels that were kept out of both, the heads with "
+        f"{other:.1%} (difference {other - own:+.1%}, 95 % interval {low:+.1%} to {high:+.1%}): "
+        f"the {'heads decide' if chosen is heads else 'network decides'}."
     )
-    chosen = heads if best.judge == "heads" else network
-    facts_of_both = replace(chosen.scores.facts, compared_judges=judges)
-    return replace(chosen, scores=replace(chosen.scores, facts=facts_of_both))
+    judges = [JudgeEvidence("network", own), JudgeEvidence("heads", other)]
+    facts = replace(chosen.scores.facts, compared_judges=judges if chosen is network else judges[::-1])
+    return replace(chosen, scores=replace(chosen.scores, facts=facts))

@@ -24,7 +24,7 @@ from noisesieve.core.options import (
 )
 from noisesieve.decisions.decision_settings import decisions_option
 from noisesieve.gate.policy_settings import Policy
-from noisesieve.learn.training_settings import device_option
+from noisesieve.learn.training_settings import deterministic_option, device_option
 from noisesieve.pixels.pixel_settings import PixelSettings
 from noisesieve.report.report_settings import (
     MIN_PROBABILITY,
@@ -68,6 +68,7 @@ class RetrainSettings(Settings):
     )
     training: RetrainOptions = field(default_factory=RetrainOptions)
     device: str = device_option()
+    deterministic: bool = deterministic_option()
     pixels: PixelSettings = field(default_factory=PixelSettings)
 
 

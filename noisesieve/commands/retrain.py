@@ -6,6 +6,7 @@ ways, and save the way that predicts most of the given labels that it was not sh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from noisesieve.commands._own_vectors import kind_of_vectors, refuse_vectors
@@ -15,7 +16,7 @@ from noisesieve.commands._retrain_summaries import RetrainSummary
 from noisesieve.commands._retrain_task import RetrainTask
 from noisesieve.commands.command_settings import RetrainSettings
 from noisesieve.core.errors import UsageError
-from noisesieve.core.progress import Session
+from noisesieve.core.progress import NullWatcher, Session
 from noisesieve.learn.device import require_device
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.plan import is_gpu
@@ -33,13 +34,13 @@ def retrain(settings: RetrainSettings, *, session: Session | None = None) -> Ret
     Ranks other than 0 only help with the training and return None.
     """
     require_device(settings.device)
-    joined = TrainingSession.join(settings.device, session)
+    joined = TrainingSession.join(settings.device, session, deterministic=settings.deterministic)
     if joined.processes.is_leader:
         try:
             return _retrain(settings, joined)
         finally:
             joined.processes.broadcast("")  # no further training: the other ranks end
-    quiet = TrainingSession(stop=joined.stop, processes=joined.processes)
+    quiet = replace(joined, watcher=NullWatcher())
     while folder := joined.processes.broadcast("", joined.pause):
         train_task(RetrainTask.load(Path(folder)), quiet)
     return None

@@ -22,7 +22,7 @@ from noisesieve.commands._record import decide_rows, record
 from noisesieve.commands._run import bring_up_to_date, open_run, show
 from noisesieve.commands._train import train, train_network
 from noisesieve.commands.scan_settings import ScanSettings
-from noisesieve.core.progress import Session
+from noisesieve.core.progress import NullWatcher, Session
 from noisesieve.core.records import Index
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.training_data import TrainingTask
@@ -48,14 +48,14 @@ def scan(
     validate_settings(settings)
     if settings.has_vectors:
         settings = replace(settings, source=replace(settings.source, images=False))
-    joined = TrainingSession.join(settings.device, session)
+    joined = TrainingSession.join(settings.device, session, deterministic=settings.deterministic)
     if joined.processes.is_leader:
         try:
             return _run_stages(settings, joined, relabel)
         finally:
             joined.processes.release()  # without a training that they share, the other ranks end
     if folder := joined.processes.broadcast("", joined.pause):
-        quiet = TrainingSession(stop=joined.stop, processes=joined.processes)
+        quiet = replace(joined, watcher=NullWatcher())
         train_network(TrainingTask.load(Path(folder)), quiet)
     return None
 

@@ -11,12 +11,13 @@ from pathlib import Path
 from noisesieve.core.files import Document
 from noisesieve.core.options import DATA, OUTPUT, TRAINING, Settings, build_settings, option, parse_names
 from noisesieve.decisions.decision_settings import decisions_option
-from noisesieve.learn.training_settings import TrainingOptions, device_option
+from noisesieve.learn.training_settings import TrainingOptions, deterministic_option, device_option
 from noisesieve.pixels.pixel_settings import PixelSettings
 from noisesieve.report.report_settings import group_by_option, min_probability_option, waivers_option
 from noisesieve.sources.source_settings import SourceSettings, embeddings_option
 
 METHOD = 2  # raised whenever the same data and settings give another report: a run of another method is another run
+LATER_OPTIONS = ("scale_batch", "compare_heads")  # of a training, which runs of earlier versions do not name
 NOTHING_TOGETHER = "none"  # of --keep-together: not even near-identical images
 
 
@@ -52,6 +53,7 @@ class ScanSettings(Settings):
     waivers: Path = waivers_option()
     training: TrainingOptions = field(default_factory=TrainingOptions)
     device: str = device_option()
+    deterministic: bool = deterministic_option()
     pixels: PixelSettings = field(default_factory=PixelSettings)
 
     @property
@@ -62,6 +64,9 @@ class ScanSettings(Settings):
     def identity(self) -> Document:
         """Return the settings that change the report. A run is recognised by these, by its recipe and by its data."""
         options = asdict(self.training)
+        for name in LATER_OPTIONS:  # left alone they change nothing: earlier runs are still recognised
+            if options[name] == getattr(TrainingOptions, name):
+                del options[name]
         if (weights := self.training.weights) is not None:
             # A file without its folder; the recipe has its hash.
             options["weights"] = weights if weights.startswith("timm/") else Path(weights).name
@@ -72,6 +77,7 @@ class ScanSettings(Settings):
             "training": options,
             "probabilities": self.probabilities,
             "keep_together": self.keep_together,
+            **({"deterministic": True} if self.deterministic else {}),
         }
 
 

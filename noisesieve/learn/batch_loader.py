@@ -67,10 +67,12 @@ class BatchLoader:
             if len(pixels) * pixels.size**2 * 3 < free * RESIDENT_SHARE:
                 self._resident = torch.cat(list(self._read(torch.arange(len(pixels)).split(4096))))
         if statistics is not None:  # those that a saved or pretrained model was trained with
-            self.mean, self.std = (torch.tensor(value, device=device) for value in statistics)
-            return
-        sample = np.linspace(0, len(pixels) - 1, min(len(pixels), STATISTICS_ROWS)).round().astype(np.int64)
-        self.mean, self.std = (value.to(device) for value in self._statistics(torch.from_numpy(sample)))
+            mean, std = (torch.tensor(value) for value in statistics)
+        else:
+            sample = np.linspace(0, len(pixels) - 1, min(len(pixels), STATISTICS_ROWS)).round().astype(np.int64)
+            mean, std = self._statistics(torch.from_numpy(sample))
+        self.statistics: tuple[list[float], list[float]] = mean.tolist(), std.tolist()
+        self.mean, self.std = mean.to(device), std.to(device)
 
     def __len__(self) -> int:
         return len(self._pixels)

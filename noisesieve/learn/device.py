@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from noisesieve.core.errors import UsageError
+
+Key = TypeVar("Key")
 
 
 def choose_device(name: str) -> torch.device:
@@ -79,8 +83,28 @@ class Precision:
         return torch.autocast(self.device.type, dtype=self.dtype)
 
 
-def make_deterministic(device: torch.device) -> None:
-    """Make the same seed give the same bits on one machine."""
+def in_float64_on(logits: Tensor) -> Tensor:
+    """Return a tensor in float64: on its device, or on the CPU where Metal has none."""
+    return logits.cpu().double() if logits.device.type == "mps" else logits.double()
+
+
+def read_behind(launched: Iterable[tuple[Key, tuple[Tensor, ...]]]) -> Iterator[tuple[Key, tuple[Tensor, ...]]]:
+    """Yield the results of launched work on the CPU, each read after the next was launched: the device never idles."""
+    waiting: tuple[Key, tuple[Tensor, ...]] | None = None
+    for item in launched:
+        if waiting is not None:
+            yield waiting[0], tuple(tensor.cpu() for tensor in waiting[1])
+        waiting = item
+    if waiting is not None:
+        yield waiting[0], tuple(tensor.cpu() for tensor in waiting[1])
+
+
+def prepare_device(device: torch.device, *, deterministic: bool) -> None:
+    """Choose how a GPU computes: the fastest kernels and TF32 or, if wanted, the same bits for the same seed.
+
+    On a CPU the same seed always gives the same bits.
+    """
     if device.type == "cuda":
-        torch.backends.cudnn.deterministic = True
-        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.deterministic = deterministic
+        torch.backends.cudnn.benchmark = not deterministic
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = not deterministic

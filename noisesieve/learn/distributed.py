@@ -174,12 +174,13 @@ class TrainingSession(Session):
     """A session that trains: also the processes that take part."""
 
     processes: Processes = field(default_factory=Processes)
+    deterministic: bool = False  # on a GPU: the same bits for the same seed
 
     @classmethod
-    def join(cls, device_name: str, session: Session | None = None) -> TrainingSession:
+    def join(cls, device_name: str, session: Session | None = None, *, deterministic: bool = False) -> TrainingSession:
         """Return the session with the processes that torchrun started, or with this process alone."""
         session = session or Session()
-        return cls(session.watcher, session.stop, Processes.join(device_name))
+        return cls(session.watcher, session.stop, Processes.join(device_name), deterministic=deterministic)
 
     @property
     def device(self) -> torch.device:

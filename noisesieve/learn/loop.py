@@ -19,7 +19,7 @@ from noisesieve.learn import second_opinion, warmup
 from noisesieve.learn.augment import Draws, augment, draw, draw_mix
 from noisesieve.learn.batch_loader import BatchLoader, Columns, StepPlan
 from noisesieve.learn.checkpoint import Checkpoint, CheckpointStore
-from noisesieve.learn.device import make_deterministic
+from noisesieve.learn.device import prepare_device
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.epoch_sieve import EpochSieve
 from noisesieve.learn.evidence import EpochRow, TrainedScores, TrainingFacts
@@ -51,7 +51,7 @@ class Loop:
         observe: Callable[[Tensor, Tensor], None] | None = None,  # logits (B, K) and rows of every training step
     ) -> None:
         device, self.processes = session.device, session.processes
-        make_deterministic(device)
+        prepare_device(device, deterministic=session.deterministic)
         self.recipe, self.session, self.checkpoints, self.observe = recipe, session, checkpoints, observe
         self.labels, self.trusted, self.rows = data.labels, data.trusted, len(data)
         self.score_only = data.score_only
@@ -61,13 +61,16 @@ class Loop:
         self.device_prior = self.prior.float().to(device)  # Metal has no float64
         self.held_out = self.labels.new_zeros(0)
         if recipe.adaptive_warmup or recipe.flip is None:
-            self.held_out = warmup.held_out_rows(self.labels, seed=recipe.seed)
+            # Rows that are kept out to the end serve for the warm-up, too.
+            self.held_out = data.score_only
+            if not len(self.held_out):
+                self.held_out = warmup.held_out_rows(self.labels, seed=recipe.seed)
         self.state = initial_state(
             recipe, rows=self.rows, classes=data.classes, processes=self.processes, weights=data.weights
         )
         self.state.warmup = None if recipe.adaptive_warmup else recipe.warmup_epochs
         self.state.loop_eps = None if recipe.adaptive_eps else recipe.loop_eps
-        self.state.mean, self.state.std = self.loader.mean.tolist(), self.loader.std.tolist()
+        self.state.mean, self.state.std = self.loader.statistics
         if len(self.held_out) == 0:  # nothing to decide from: the full warm-up, and no flips unless asked for
             self.state.warmup = recipe.warmup_epochs
             self.state.flip = bool(recipe.flip)
@@ -114,6 +117,7 @@ class Loop:
             state.history = [*state.history, asdict(row)]
             state.epoch, state.step, state.epoch_facts, state.prior = state.epoch + 1, 0, {}, None
             self.save()
+        self.updater.end()
         self.session.finish()
         return state, self.scores()
 
@@ -181,9 +185,9 @@ class Loop:
     def epoch_batches(self) -> list[Tensor]:
         """Return the batches of rows of this epoch; without the held-out rows during the warm-up."""
         epoch = self.state.epoch
-        score_only = (
-            torch.cat((self.score_only, self.held_out)) if self.schedule.phase(epoch) == "warm-up" else self.score_only
-        )
+        score_only = self.score_only
+        if self.schedule.phase(epoch) == "warm-up":
+            score_only = torch.cat((score_only, self.held_out)).unique()
         return batches_of(self.labels, score_only, self.recipe, make_generator(self.recipe.seed, epoch, 0))
 
     def plans(self, batches: list[Tensor]) -> Iterator[StepPlan]:

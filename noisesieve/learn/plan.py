@@ -19,12 +19,28 @@ from noisesieve.sieve.formulas import PAPER_EPS, largest_beta, own_weight
 
 SIZES = (16, 24, 32, 48, 64, 96, 128, 160, 224)
 BODY_LR = 0.1  # learning rate of pretrained layers, as a share of the head's
+SCALED_STEPS, SCALED_RISE = 200, 5.0  # of an epoch with --scale-batch, and epochs over which its rate rises
 AUTO_SIZED = ("auto", "paper")  # presets whose backbone and image size are chosen from the data and the device
 
 
 def plan(options: TrainingOptions, *, rows: int, classes: int, longest_sides: Ints, device: str) -> Recipe:
     """Return the recipe for a dataset on a device. The user's options override the preset."""
-    return _with_options(_base(options, rows, classes, longest_sides, device), options)
+    recipe = _with_options(_base(options, rows, classes, longest_sides, device), options)
+    return _with_scaled_batch(recipe, rows) if options.scale_batch else recipe
+
+
+def _with_scaled_batch(recipe: Recipe, rows: int) -> Recipe:
+    """Return the recipe with a batch so large that an epoch has SCALED_STEPS steps, if that is larger.
+
+    The learning rate grows by the square root, as the noise of a mean gradient falls, and rises over more epochs.
+    """
+    if not isinstance(recipe, NetworkRecipe) or recipe.epoch_steps:
+        raise UsageError("--scale-batch: only for a network that sees every row in an epoch.", "Leave it out.")
+    factor = rows // SCALED_STEPS / recipe.batch_size
+    if factor <= 1:
+        return recipe
+    batch = int(recipe.batch_size * factor)
+    return replace(recipe, batch_size=batch, lr=recipe.lr * factor**0.5, lr_rise=SCALED_RISE)
 
 
 def plan_heads(options: TrainingOptions, *, rows: int, classes: int, name: str) -> HeadRecipe:
@@ -42,10 +58,11 @@ def plan_compared_heads(
 
     They take seconds there, and with few images they may know better than a network that was trained on these alone.
     """
-    if not (asks_for_nothing(options) and is_gpu(device)):
+    wanted = asks_for_nothing(options) and is_gpu(device) if options.compare_heads is None else options.compare_heads
+    if not wanted or (options.freeze or choose_weights(options, device=device)[1]):
         return None
     recipe = plan(
-        replace(options, weights=LITE, freeze=True),
+        TrainingOptions(weights=LITE, freeze=True, flip=options.flip, seed=options.seed),
         rows=rows,
         classes=classes,
         longest_sides=longest_sides,
@@ -194,7 +211,8 @@ _PLAIN = (
 )
 
 
-NETWORK_ONLY = ("mixup", "balanced", "epoch_steps", "settle_epochs")  # options of a network that is trained
+# Options of a network that is trained.
+NETWORK_ONLY = ("mixup", "balanced", "epoch_steps", "settle_epochs", "scale_batch", "compare_heads")
 
 
 def _refuse_for_heads(options: TrainingOptions) -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from noisesieve.core.documents import from_json
 from noisesieve.core.files import Document
 
+LR_RISE = 2.0
 LAST = "last"  # the depth of a network that every network has
 
 
@@ -43,6 +44,7 @@ class SieveSchedule(NetworkChoice):
     # "steps": divided by ten after each of lr_steps; "cosine": one cosine over all epochs
     lr_schedule: str = "hold"
     lr_steps: tuple[int, ...] = ()
+    lr_rise: float = LR_RISE  # epochs of linear warm-up of the learning rate, for "hold"
     average_epochs: int = 5  # the verdict's probabilities are the mean over this many last epochs
     loop_eps: float = 1e-3
     sieve_eps: float = 0.3
@@ -127,7 +129,10 @@ class RetrainRecipe(NetworkChoice):
 def recipe_to_document(recipe: Recipe) -> Document:
     """Return a recipe as JSON."""
     lists = {"lr_steps": list(recipe.lr_steps), "depths": list(recipe.depths)}
-    return {**asdict(recipe), **lists, "frozen": recipe.frozen}
+    document: Document = {**asdict(recipe), **lists, "frozen": recipe.frozen}
+    if recipe.lr_rise == LR_RISE:  # earlier runs have no other, and are recognised by their recipe
+        del document["lr_rise"]
+    return document
 
 
 def recipe_from_document(document: object) -> Recipe:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from noisesieve.learn.recipes import SieveSchedule
 
-LR_RISE = 2.0  # epochs of linear warm-up of the learning rate, for "hold"
 LR_END = 0.01  # final learning rate of the cosine, as a share of the initial one
 
 
@@ -64,7 +63,7 @@ class Schedule:
         if self.recipe.lr_schedule == "cosine":  # over the whole run; lower for larger beta
             return lr / (1 + self.beta(epoch)) * half_cosine(now / self.epochs)
         if now < self.warmup:
-            return lr * min(1.0, (now + 0.01) / LR_RISE)
+            return lr * min(1.0, (now + 0.01) / self.recipe.lr_rise)
         start, end = (
             (self.warmup, self.snapshot_epoch) if now < self.snapshot_epoch else (self.snapshot_epoch, self.epochs)
         )

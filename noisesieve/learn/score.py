@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
 
 from noisesieve.core.errors import TrainingError
 from noisesieve.learn.batch_loader import BatchLoader
-from noisesieve.learn.device import Precision
+from noisesieve.learn.device import Precision, in_float64_on, read_behind
 from noisesieve.learn.distributed import Processes
 from noisesieve.learn.networks.depths import Network
 from noisesieve.learn.state import TrainingState
@@ -56,8 +56,7 @@ class Scorer:
         parts, begin = [], 0
         state.average.eval()
         with torch.inference_mode():
-            for batch, images in zip(batches, self._loader.batches(batches), strict=True):
-                probs = self._probabilities(state, self._loader.normalize(images), mirrored)
+            for batch, (probs,) in read_behind(self._launched(state, batches, mirrored)):
                 if not torch.isfinite(probs).all():
                     raise TrainingError(
                         f"The scores are not finite after epoch {state.epoch}.",
@@ -75,11 +74,16 @@ class Scorer:
             parts = [reduce(torch.zeros((0, self._classes), dtype=torch.float64), rows[:0])]
         return self._processes.gather(torch.cat(parts), len(rows)).clone()  # clone: a normal, not an inference tensor
 
-    def _probabilities(self, state: TrainingState, images: Tensor, mirrored: bool | None) -> Tensor:
-        views = [images.flip(3)] if mirrored else [images]
-        if mirrored is None and state.flip:
-            views.append(images.flip(3))
-        return mean_probabilities(state.average, views, state.precision)
+    def _launched(
+        self, state: TrainingState, batches: list[Tensor], mirrored: bool | None
+    ) -> Iterator[tuple[Tensor, tuple[Tensor]]]:
+        """Launch each batch, and yield its rows and its probabilities on the device."""
+        for batch, images in zip(batches, self._loader.batches(batches), strict=True):
+            plain = self._loader.normalize(images)
+            views = [plain.flip(3)] if mirrored else [plain]
+            if mirrored is None and state.flip:
+                views.append(plain.flip(3))
+            yield batch, (mean_probabilities(state.average, views, state.precision),)
 
 
 def predict(
@@ -101,23 +105,28 @@ def predict(
     precision, start = Precision(loader.mean.device), 0
     probs = torch.empty((heads, len(rows), network.fc.out_features // heads), dtype=torch.float32)
     batches = list(rows.split(scoring_batch_size(loader.size, loader.mean.device))) if len(rows) else []
-    with torch.inference_mode():
+
+    def launched() -> Iterator[tuple[int, tuple[Tensor]]]:
         for images in loader.batches(batches):
             plain = loader.normalize(images)
-            found = mean_probabilities(network, [plain, plain.flip(3)] if flip else [plain], precision, heads)
-            probs[:, start : start + len(images)] = found.unflatten(1, (heads, -1)).transpose(0, 1).float()
-            start += len(images)
-            done(len(images))
+            views = [plain, plain.flip(3)] if flip else [plain]
+            yield len(images), (mean_probabilities(network, views, precision, heads),)
+
+    with torch.inference_mode():
+        for count, (found,) in read_behind(launched()):
+            probs[:, start : start + count] = found.unflatten(1, (heads, -1)).transpose(0, 1).float()
+            start += count
+            done(count)
     return probs if heads > 1 else probs[0]
 
 
 def mean_probabilities(network: nn.Module, views: list[Tensor], precision: Precision, heads: int = 1) -> Tensor:
-    """Return the class probabilities (B, heads * K) in float64, averaged over the views of a batch."""
+    """Return the class probabilities (B, heads * K) in float64, averaged over the views of a batch, on the device."""
     total: Tensor | None = None
     for view in views:
         with precision.autocast():
             logits = network(view)
-        probs = split_softmax(logits.cpu().double(), heads)
+        probs = split_softmax(in_float64_on(logits), heads)
         total = probs if total is None else total + probs
     assert total is not None
     return total / len(views)

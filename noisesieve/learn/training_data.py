@@ -50,7 +50,12 @@ class TrainingTask:
         """Write the task to a folder that every rank can read."""
         data = self.data
         save_pixels(data.pixels, folder)
-        np.savez(folder / "arrays.npz", labels=data.labels.numpy(), trusted=data.trusted.numpy())
+        np.savez(
+            folder / "arrays.npz",
+            labels=data.labels.numpy(),
+            trusted=data.trusted.numpy(),
+            score_only=data.score_only.numpy(),
+        )
         document = {
             "recipe": recipe_to_document(self.recipe),
             "classes": data.classes,
@@ -71,6 +76,7 @@ class TrainingTask:
             classes=document["classes"],
             trusted=torch.from_numpy(arrays["trusted"]),
             weights=None if document["weights"] is None else Path(document["weights"]),
+            score_only=torch.from_numpy(arrays["score_only"]),
         )
         recipe = recipe_from_document(document["recipe"])
         assert isinstance(recipe, NetworkRecipe)

@@ -39,12 +39,21 @@ class TrainingOptions(Settings):
     freeze: bool | None = option(
         None, "Train linear heads on frozen features, or the whole network.", NETWORK, flags=("--freeze/--no-freeze",)
     )
+    compare_heads: bool | None = option(
+        None,
+        "Train heads beside the network, and let labels kept out of both decide. Default: on a GPU.",
+        NETWORK,
+        flags=("--compare-heads/--no-compare-heads",),
+    )
     image_size: int | None = option(
         None, "Side of the training images in pixels.", NETWORK, minimum=16, maximum=1024, metavar="PX"
     )
     seed: int = option(0, "Seed of all random numbers.", TRAINING, minimum=0, maximum=2**63 - 1)
     epochs: int | None = option(None, "Epochs, at most.", TRAINING, minimum=2, maximum=MOST_EPOCHS)
     batch_size: int | None = option(None, "Batch size, over all processes.", TRAINING, minimum=2, maximum=10**6)
+    scale_batch: bool = option(
+        False, "Let the batch grow with the rows, so that an epoch has 200 steps; the learning rate follows.", TRAINING
+    )
     lr: float | None = option(None, "Learning rate.", TRAINING, above=0.0, maximum=1e38)
     beta: float | None = option(None, "Weight of the confidence regularizer.", TRAINING, minimum=0.0, maximum=1e6)
     warmup_epochs: int | None = option(
@@ -126,6 +135,11 @@ class TrainingOptions(Settings):
 def _looks_like_a_keyword(weights: str) -> bool:
     """Return True for a file called `none`, `imagenet` or `lite0`: later commands store only its name."""
     return Path(weights).name in KEYWORDS and Path(weights).name != weights
+
+
+def deterministic_option() -> Any:
+    """Return the field `deterministic`, the same in every command."""
+    return option(False, "On a GPU: the same bits for the same seed, also after a resume; slower.", MACHINE)
 
 
 def device_option() -> Any:

@@ -63,6 +63,10 @@ class Updater:
         state.updates += 1
         state.update_average(steps, self.ema_epochs)
 
+    def end(self) -> None:
+        """Let go of what the ranks train with, before they end."""
+        self.module = self.state.model
+
     def looks_after(self, step: int) -> bool:
         """Return True if the loop looks after this step, from 0."""
         return (step + 1) % self.look_steps == 0

@@ -55,13 +55,13 @@ def beats_chance(probs: Tensor, labels: Tensor) -> bool:
     return agreed > chance + 3 * math.sqrt(chance * (1 - chance) / rows)
 
 
-def flipping_is_harmless(plain: Tensor, mirrored: Tensor, labels: Tensor) -> bool:
+def flipping_is_harmless(right: Tensor, right_mirrored: Tensor) -> bool:
     """Return False if the accuracy of a model trained without flips is significantly lower on mirrored images.
 
+    `right` (N,) is where the model predicts the label of the plain image, `right_mirrored` of the mirrored one.
     Mirrored photos of objects are valid photos; mirrored letters, digits and road signs are not.
     This is a one-sided sign test over the rows on which the two views differ.
     """
-    right, right_mirrored = plain.argmax(1) == labels, mirrored.argmax(1) == labels
     lost = int((right & ~right_mirrored).sum())
     won = int((right_mirrored & ~right).sum())
     return lost - won <= 1.64 * math.sqrt(lost + won)
@@ -81,7 +81,7 @@ def update_warmup(
     state.held_out_accuracy = float((plain.argmax(dim=1) == labels).double().mean())
     if state.flip is None and len(state.agreement) >= FLIP_TRIAL and beats_chance(plain, labels):
         mirrored = scorer.score(state, held_out, mirrored=True)
-        state.flip = flipping_is_harmless(plain, mirrored, labels)
+        state.flip = flipping_is_harmless(plain.argmax(1) == labels, mirrored.argmax(1) == labels)
     if state.warmup is None and (last or has_levelled_off(state.agreement)):
         state.warmup = state.epoch
         state.flip = bool(state.flip)  # not tested: no flips

@@ -18,7 +18,7 @@ from noisesieve.core.errors import Stopped
 from noisesieve.learn.augment import Draws, augment, draw
 from noisesieve.learn.batch_loader import BatchLoader, Columns, StepPlan
 from noisesieve.learn.checkpoint import CheckpointStore
-from noisesieve.learn.device import make_deterministic
+from noisesieve.learn.device import prepare_device
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.networks.depths import Network
 from noisesieve.learn.recipes import RetrainRecipe
@@ -70,11 +70,11 @@ class RetrainLoop:
         checkpoints: CheckpointStore | None,
     ) -> None:
         processes, self.processes = session.processes, session.processes
-        make_deterministic(processes.device)
+        prepare_device(processes.device, deterministic=session.deterministic)
         self.data, self.recipe, self.test_set, self.name = data, recipe, test_set, name
         self.session, self.checkpoints = session, checkpoints
         self.loader = BatchLoader(data.pixels, processes.device, statistics=data.statistics)
-        statistics = self.loader.mean.tolist(), self.loader.std.tolist()
+        statistics = self.loader.statistics
         self.test_loader = None
         if test_set is not None:
             self.test_loader = BatchLoader(test_set.pixels, processes.device, statistics=statistics)
@@ -107,6 +107,7 @@ class RetrainLoop:
             state.history = [*state.history, asdict(replace(row, test_accuracy=self.accuracy()))]
             state.epoch, state.step, state.epoch_facts = state.epoch + 1, 0, {}
             self.save()
+        self.updater.end()
         self.session.finish()
         return RetrainResult(state, [RetrainEpochRow(**row) for row in state.history])
 

@@ -12,19 +12,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from noisesieve.core.errors import TrainingError
 from noisesieve.learn import batch_loader
 from noisesieve.learn.batch_loader import BatchLoader, StepPlan
-from noisesieve.learn.device import Precision
+from noisesieve.learn.device import Precision, read_behind
 from noisesieve.learn.distributed import Processes, TrainingSession
+from noisesieve.learn.frozen.features import Features
+from noisesieve.learn.frozen.head_data import HeadData
+from noisesieve.learn.frozen.heads import Heads
 from noisesieve.learn.loop import Loop
+from noisesieve.learn.losses import training_loss
 from noisesieve.learn.networks import depths
-from noisesieve.learn.recipes import RetrainRecipe
+from noisesieve.learn.networks.backbones import build, depths_of
+from noisesieve.learn.recipes import HeadRecipe, RetrainRecipe
+from noisesieve.learn.score import mean_probabilities
 from noisesieve.learn.update import LOOK_STEPS
 from noisesieve.retrain import loop as retrain_loop
 from noisesieve.retrain.data import RetrainData
@@ -212,6 +220,87 @@ def test_the_average_is_timms_with_a_warm_up() -> None:
         assert torch.allclose(ours, theirs, atol=1e-6)
 
 
+HEADS = HeadRecipe(
+    backbone="x",
+    image_size=0,
+    batch_size=16,
+    lr=0.1,
+    depths=("x",),
+    epochs=6,
+    warmup_epochs=2,
+    ramp_epochs=1,
+    sieve_start=4,
+    folds=3,
+    head_seeds=2,
+    lr_schedule="cosine",
+)
+
+
+def heads_on_meta(processes: Processes) -> Heads:
+    """Heads on features without values."""
+    rng = np.random.default_rng(0)
+    features = Features.in_memory({"x": rng.normal(size=(60, 2, 8)).astype(np.float16)})
+    labels = torch.arange(60) % 3
+    data = HeadData(features, labels, 3, torch.zeros(60, dtype=torch.bool))
+    made = Heads(data, HEADS, TrainingSession(processes=processes))
+    made.features, made.flip = torch.zeros(made.features.shape, device=META), True
+    return made
+
+
+def test_a_step_of_the_heads_reads_nothing_and_copies_once(on_meta: Processes) -> None:
+    made = heads_on_meta(on_meta)
+    batch = torch.arange(16)
+    with Copies() as copies:
+        views, given, weights = made._inputs(batch, torch.Generator())
+        logits = (made.weight @ views.T + made.bias).view(3, -1).requires_grad_()
+        each = training_loss(logits, given.repeat(6), torch.ones(3, device=META) / 3, 2.0, classes_first=True)
+        loss = (each.view(6, -1) * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+        (grad,) = torch.autograd.grad(loss.sum(), logits)
+        made._update(views, grad.reshape(-1, 16), None, 0.1)
+    assert copies.count == 1
+
+
+def test_scores_of_heads_are_computed_on_the_device_and_not_their_logits(on_meta: Processes) -> None:
+    made = heads_on_meta(on_meta)
+    for _, found in made._launched(sieve=True):
+        assert all(tensor.device == META for tensor in found)
+        assert max(tensor.numel() for tensor in found) <= 60 * 6  # never (N, H, K)
+
+
+def test_a_result_is_read_after_the_next_was_launched() -> None:
+    said: list[str] = []
+
+    class Result:
+        def __init__(self, number: int) -> None:
+            self.number = number
+            said.append(f"launch {number}")
+
+        def cpu(self) -> int:
+            said.append(f"read {self.number}")
+            return self.number
+
+    found = [values[0] for _, values in read_behind((i, (Result(i),)) for i in range(3))]  # type: ignore[misc]
+    assert found == [0, 1, 2]
+    assert said == ["launch 0", "launch 1", "read 0", "launch 2", "read 1", "read 2"]
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet8", "resnet34", "resnet50", "timm/mobilenetv3_small_050", "timm/vit_tiny_patch16_224"]
+)
+def test_scores_and_features_are_computed_on_a_gpu_without_reading_it(name: str) -> None:
+    size = 32 if name == "resnet8" else 224
+    with FakeTensorMode(), torch.device("cuda"):
+        network = build(name, classes=4, image_size=size, seed=0, depths=tuple(d.name for d in depths_of(name)))
+        images = torch.empty((2, 3, size, size))
+        network.eval()
+        with torch.no_grad():
+            precision = Precision(torch.device("cpu"))
+            probs = mean_probabilities(network, [images, images.flip(3)], precision)
+            features = network.depth_features(images)
+    assert (probs.device.type, probs.dtype, tuple(probs.shape)) == ("cuda", torch.float64, (2, 4))
+    assert {value.device.type for value in features.values()} == {"cuda"}
+
+
 # Several processes.
 
 WORKER = """
@@ -243,6 +332,8 @@ except Stopped:
 if session.processes.is_leader:
     torch.save({"weights": state.model.state_dict(), "probs": torch.from_numpy(scores.probs),
                 "kept": [row.kept for row in scores.history]}, Path(folder) / "result.pt")
+import os
+os._exit(0)  # as the command line does: no library's threads are taken down
 """
 
 

@@ -119,7 +119,14 @@ def _take(data: HeadData, rows: Ints) -> HeadData:
         labels=data.labels[chosen],
         trusted=data.trusted[chosen],
         groups=data.together[chosen],
+        unused=None,
     )
+
+
+def trained_rows(data: HeadData) -> tuple[HeadData, Ints]:
+    """Return the rows that heads may be trained on, which alone may choose, and their numbers."""
+    rows = np.arange(len(data.labels)) if data.unused is None else np.flatnonzero(~data.unused.numpy())
+    return (data if data.unused is None else _take(data, rows)), rows.astype(np.int64)
 
 
 def measure_depths(data: HeadData, depths: tuple[str, ...], recipe: HeadRecipe) -> DepthEvidence:

@@ -17,7 +17,7 @@ from noisesieve.core.files import digest
 from noisesieve.core.records import Ints
 from noisesieve.core.row_store import CHUNK, WORTH_AN_INDEX, RowFile, forget_pages
 from noisesieve.learn.batch_loader import BatchLoader
-from noisesieve.learn.device import Precision, kept_memory, make_deterministic
+from noisesieve.learn.device import Precision, kept_memory, prepare_device
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.networks.backbones import build, depths_of
 from noisesieve.learn.networks.embed import extract_depths
@@ -99,9 +99,9 @@ def compute_features(
     The network is built only if something is missing.
     """
     device = session.device
-    make_deterministic(device)
+    prepare_device(device, deterministic=session.deterministic)
     loader = BatchLoader(decoded.pixels, device, statistics=statistics_of(recipe.weights, recipe.backbone))
-    statistics = loader.mean.tolist(), loader.std.tolist()
+    statistics = loader.statistics
     hashes = decoded.file_facts.hashes.take(decoded.rows)
     root = cache_folder(settings, session)
     folder = scratch if root is None else feature_folder(root, recipe, settings, device, statistics)

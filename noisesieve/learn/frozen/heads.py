@@ -8,7 +8,6 @@ once as one matrix product with the classes first, (K, H, B), which makes the so
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from noisesieve.core.errors import TrainingError
 from noisesieve.core.records import NoiseModel
-from noisesieve.learn.device import make_deterministic
+from noisesieve.learn.device import in_float64_on, prepare_device, read_behind
 from noisesieve.learn.distributed import TrainingSession
 from noisesieve.learn.evidence import EpochRow, TrainedScores, TrainingFacts
 from noisesieve.learn.frozen.folds import assign_folds, in_single_group_class
@@ -31,6 +30,7 @@ from noisesieve.learn.warmup import flipping_is_harmless
 from noisesieve.sieve.decide import choose_floor
 from noisesieve.sieve.formulas import margin, undecided
 
+LOOK_STEPS = 16  # steps between two looks at the loss on a GPU; on a CPU each step is looked at
 BLOCK_VALUES = 2**22  # probabilities computed at a time while scoring
 
 
@@ -47,7 +47,7 @@ class Heads:
         projected: Projected | None = None,  # None: computed here
     ) -> None:
         device, features, labels, classes = session.device, data.features, data.labels, data.classes
-        make_deterministic(device)
+        prepare_device(device, deterministic=session.deterministic)
         self.recipe, self.device, self.session, self.observe = recipe, device, session, observe
         self.schedule = Schedule(recipe, recipe.warmup_epochs)
         self.labels, self.trusted, self.classes, self.rows = labels, data.trusted, classes, len(labels)
@@ -65,9 +65,9 @@ class Heads:
         )
         self.held_out = torch.zeros((self.rows, self.heads), dtype=torch.bool).scatter_(1, self.held_out_head, True)
         self.held_out[in_single_group_class(labels, groups)] = False  # else some head would have no row of the class
-        self.keep = ~self.held_out  # (N, H): this head is trained on the row
         if data.unused is not None:
-            self.keep &= ~data.unused[:, None]
+            self.held_out |= data.unused[:, None]
+        self.keep = ~self.held_out  # (N, H): this head is trained on the row
         self.weight = torch.zeros((classes * self.heads, self.width), device=device)
         self.bias = torch.zeros((classes * self.heads, 1), device=device)
         self.momentum = [torch.zeros_like(self.weight), torch.zeros_like(self.bias)]
@@ -128,8 +128,9 @@ class Heads:
         return epoch > self.schedule.epochs - self.recipe.average_epochs
 
     def _kept_by_most_heads(self) -> Tensor:
-        """Return (N,): True for rows that are kept by most of the heads that may train on them."""
-        return self.keep.sum(dim=1) * 2 > (~self.held_out).sum(dim=1)
+        """Return (N,): True for rows that are kept by most of the heads that may train on them, or that none may."""
+        may = (~self.held_out).sum(dim=1)
+        return (self.keep.sum(dim=1) * 2 > may) | (may == 0)
 
     # Training: one step of all heads at once.
 
@@ -140,48 +141,64 @@ class Heads:
         batches = shuffled_batches(
             self.rows, none, size=recipe.batch_size, generator=make_generator(recipe.seed, epoch, 0)
         )
-        losses, skipped, prior = [], 0, self.prior.float().to(self.device)
+        prior, skipped, steps = self.prior.float().to(self.device), 0, len(batches)
         kept = int(self._kept_by_most_heads().sum())
+        sums = torch.zeros(2, device=self.device)  # of the loss, and of the steps that have one
+        first_bad = torch.full((), -1, dtype=torch.int32, device=self.device)
+        look_steps = 1 if self.device.type == "cpu" else LOOK_STEPS
         for step, batch in enumerate(batches):
             self.session.pause()
-            views = self._views(batch, make_generator(recipe.seed, epoch, step + 1))
-            weights = self.keep[batch].T.float().to(self.device)  # (H, B)
-            count = weights.sum(dim=1)  # (H,)
+            count = self.keep[batch].sum(dim=0)  # (H,), on the CPU: whether a head has a row needs no device
+            active = int((count > 0).sum())
+            views, given, weights = self._inputs(batch, make_generator(recipe.seed, epoch, step + 1))
             logits = (self.weight @ views.T + self.bias).view(self.classes, -1).requires_grad_()  # (K, H * B)
-            given = self.labels[batch].repeat(self.heads).to(self.device)
-            each = training_loss(logits, given, prior, beta, classes_first=True).view(self.heads, -1)
-            loss = (each * weights).sum(dim=1) / count.clamp(min=1)  # (H,)
+            each = training_loss(logits, given.repeat(self.heads), prior, beta, classes_first=True)
+            loss = (each.view(self.heads, -1) * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)  # (H,)
             (grad,) = torch.autograd.grad(loss.sum(), logits)
-            self._update(
-                views, grad.view(-1, len(batch)), count > 0, self.schedule.learning_rate(epoch, step / len(batches))
-            )
-            skipped += int((count == 0).any())
-            active = loss.detach()[count > 0]
-            if len(active):
-                losses.append(float(active.mean()))
-                if not math.isfinite(losses[-1]):
-                    raise TrainingError(
-                        f"The loss is not finite in epoch {epoch}, step {step + 1}.", "Lower --lr or --beta."
-                    )
+            rate = self.schedule.learning_rate(epoch, step / steps)
+            self._update(views, grad.reshape(-1, len(batch)), None if active == self.heads else count > 0, rate)
+            skipped += active < self.heads
+            if active:
+                mean = loss.detach().sum() / active
+                sums += torch.stack((mean, torch.ones_like(mean)))
+                first_bad = torch.where((first_bad < 0) & ~torch.isfinite(mean), step, first_bad)
+            if (step + 1) % look_steps == 0 or step + 1 == steps:
+                self._look(first_bad, epoch)
             if self.observe is not None:
                 self._report_logits(logits.detach(), batch)
             self.session.advance(len(batch), **progress_facts(epoch, self.schedule, kept=kept, rows=self.rows))
-        return sum(losses) / len(losses) if losses else None, len(batches), skipped
+        total, counted = sums.tolist()
+        return total / counted if counted else None, steps, skipped
 
-    def _views(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        """Return the features (B, Q) of a batch: of a random view if flips are allowed, else of the plain view."""
+    def _look(self, first_bad: Tensor, epoch: int) -> None:
+        """Raise an error for the first step whose loss was not finite."""
+        if (step := int(first_bad)) >= 0:
+            raise TrainingError(f"The loss is not finite in epoch {epoch}, step {step + 1}.", "Lower --lr or --beta.")
+
+    def _inputs(self, batch: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features (B, Q), labels (B,) and the weights of each head (H, B) on the device, by one copy.
+
+        Features are those of a random view if flips are allowed, else of the plain view.
+        """
         view = torch.zeros(len(batch), dtype=torch.int64)
         if self.flip:
             view = torch.randint(0, 2, (len(batch),), generator=generator)
-        return self.features[batch.to(self.device), view.to(self.device)]
+        columns = (batch, view, self.labels[batch], *self.keep[batch].T)
+        numbers = torch.stack([column.double() for column in columns])
+        if self.device.type == "cuda":
+            numbers = numbers.pin_memory()
+        if self.device.type == "mps":  # Metal has no float64
+            numbers = numbers.float()
+        rows, view, given, *weights = numbers.to(self.device, non_blocking=True)
+        return self.features[rows.long(), view.long()], given.long(), torch.stack(weights).float()
 
-    def _update(self, views: Tensor, grad: Tensor, active: Tensor, rate: float) -> None:
-        """Take one SGD step as torch's SGD does. A head without rows in the batch is unchanged.
+    def _update(self, views: Tensor, grad: Tensor, active: Tensor | None, rate: float) -> None:
+        """Take one SGD step as torch's SGD does. A head without rows in the batch is unchanged; None: all have some.
 
         The bias is not decayed: it holds the frequencies of the classes, and a smaller one calls the majority wrong.
         """
         recipe = self.recipe
-        mask = None if bool(active.all()) else active.repeat(self.classes).float()[:, None]  # (K * H, 1)
+        mask = None if active is None else active.repeat(self.classes).float()[:, None].to(self.device)  # (K * H, 1)
         slopes = ((grad @ views).add(self.weight, alpha=recipe.weight_decay), grad.sum(dim=1, keepdim=True))
         for value, slope, moment in zip((self.weight, self.bias), slopes, self.momentum, strict=True):
             before = None if mask is None else moment.clone()
@@ -201,13 +218,13 @@ class Heads:
     # Between epochs: out-of-fold scores, and the sieve.
 
     def logits(self, rows: slice, view: int) -> Tensor:
-        """Return the logits of all heads for one view, (K, H, B)."""
-        return (self.weight @ self.features[rows, view].T + self.bias).cpu().view(self.classes, self.heads, -1)
+        """Return the logits of all heads for one view, (K, H, B), on the device."""
+        return (self.weight @ self.features[rows, view].T + self.bias).view(self.classes, self.heads, -1)
 
     def held_out_probabilities(self, logits: Tensor, rows: slice) -> Tensor:
         """Return the probabilities (K, P, B) in float64, from the head of each partition that holds the row out."""
-        own = self.held_out_head[rows].T.expand(self.classes, -1, -1)
-        return logits.gather(1, own).double().softmax(dim=0)
+        own = self.held_out_head[rows].T.expand(self.classes, -1, -1).to(self.device)
+        return in_float64_on(logits.gather(1, own)).softmax(dim=0)
 
     def blocks(self) -> Iterator[slice]:
         """Yield slices of rows, each small enough for the probabilities of all heads."""
@@ -221,24 +238,36 @@ class Heads:
         """
         first, first_margin, margins = torch.zeros((3, self.rows), dtype=torch.float64)
         clean = torch.zeros_like(self.keep) if sieve else self.keep[:0]
-        for rows in self.blocks():
-            views = [self.logits(rows, view) for view in ((0, 1) if self.flip else (0,))]
-            held_out = torch.stack([self.held_out_probabilities(view, rows) for view in views]).mean(dim=0)  # (K, P, B)
-            labels, mean_held_out = self.labels[rows], held_out.mean(dim=1).T
+        for rows, found in read_behind(self._launched(sieve=sieve)):
+            mean_held_out, margins[rows], first[rows], first_margin[rows] = found[:4]
             if add_to is not None:
                 add_to[rows] += mean_held_out.float()
-            margins[rows] = margin(mean_held_out, labels, self.recipe.loop_eps, exact=self.recipe.exact_label)
-            first[rows] = held_out[:, 0].gather(0, labels[None]).squeeze(0)
-            first_margin[rows] = margin(held_out[:, 0].T, labels, self.sieve_eps, exact=self.recipe.exact_label)
             if sieve:
-                every = [view.softmax(dim=0) for view in views]  # (K, H, B)
-                mean = (every[0] + every[1]).div_(2) if len(every) > 1 else every[0]
-                own, exact = labels.repeat(self.heads), self.recipe.exact_label
-                gaps = margin(mean.flatten(1), own, self.recipe.loop_eps, exact=exact, classes_first=True)
-                clean[rows] = (gaps < 0).view(self.heads, -1).T
+                clean[rows] = found[4]
         if not torch.isfinite(margins).all():
             raise TrainingError("The scores are not finite.", "Lower --lr or --beta.")
         return HeadScores(margins, first, first_margin, clean)
+
+    def _launched(self, *, sieve: bool) -> Iterator[tuple[slice, tuple[Tensor, ...]]]:
+        """Launch each block of rows, and yield its scores on the device: never the logits of all heads."""
+        exact = self.recipe.exact_label
+        for rows in self.blocks():
+            views = [self.logits(rows, view) for view in ((0, 1) if self.flip else (0,))]
+            held_out = torch.stack([self.held_out_probabilities(view, rows) for view in views]).mean(dim=0)  # (K, P, B)
+            labels, mean_held_out = self.labels[rows].to(held_out.device), held_out.mean(dim=1).T
+            found: tuple[Tensor, ...] = (
+                mean_held_out,
+                margin(mean_held_out, labels, self.recipe.loop_eps, exact=exact),
+                held_out[:, 0].gather(0, labels[None]).squeeze(0),
+                margin(held_out[:, 0].T, labels, self.sieve_eps, exact=exact),
+            )
+            if sieve:
+                every = [view.softmax(dim=0) for view in views]  # (K, H, B)
+                mean = (every[0] + every[1]).div_(2) if len(every) > 1 else every[0]
+                own = self.labels[rows].to(self.device).repeat(self.heads)
+                gaps = margin(mean.flatten(1), own, self.recipe.loop_eps, exact=exact, classes_first=True)
+                found = (*found, (gaps < 0).view(self.heads, -1).T)
+            yield rows, found
 
     def sieve(self, clean: Tensor, epoch: int) -> None:
         """Set v of every head for the next epoch. Raises an error if a head would lose every row."""
@@ -252,13 +281,12 @@ class Heads:
 
     def may_flip(self) -> bool:
         """Return True if heads trained on plain images only are about as accurate on mirrored images."""
-        plain, mirrored = (
-            torch.cat(
-                [self.held_out_probabilities(self.logits(rows, view), rows).mean(dim=1).T for rows in self.blocks()]
-            )
-            for view in (0, 1)
-        )
-        return flipping_is_harmless(plain, mirrored, self.labels)
+        right = torch.empty((2, self.rows), dtype=torch.bool)
+        for rows in self.blocks():
+            for view in (0, 1):
+                probs = self.held_out_probabilities(self.logits(rows, view), rows).mean(dim=1)  # (K, B)
+                right[view, rows] = probs.argmax(dim=0).cpu() == self.labels[rows]
+        return flipping_is_harmless(right[0], right[1])
 
     # Results.
 

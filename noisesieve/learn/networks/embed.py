@@ -49,7 +49,7 @@ def extract_depths(
         with torch.inference_mode(), precision.autocast():
             plain = loader.normalize(images)
             views = [network.depth_features(view) for view in ((plain, plain.flip(3)) if mirrored else (plain,))]
-            return {name: torch.stack([view[name].float() for view in views], dim=1)[:count].cpu() for name in views[0]}
+            return {name: torch.stack([view[name].float() for view in views], dim=1)[:count] for name in views[0]}
 
     batches = [part for block in rows.split(chunk) for part in block.split(size)]
     workers = torch.get_num_threads() if device.type == "cpu" else 1
@@ -59,8 +59,9 @@ def extract_depths(
         waiting = [pool.submit(extract, images.clone()) for images in islice(loaded, 2 * workers)]
         for block in rows.split(chunk):
             for _ in range(-(-len(block) // size)):
-                done.append(waiting.pop(0).result())
+                found = waiting.pop(0).result()
                 waiting += [pool.submit(extract, images.clone()) for images in islice(loaded, 1)]
+                done.append({name: part.cpu() for name, part in found.items()})  # the next is launched by now
             # clone: a normal, not an inference tensor
             yield {name: torch.cat([part[name] for part in done]).clone() for name in done[0]}
             done = []
