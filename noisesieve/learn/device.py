@@ -100,11 +100,11 @@ def read_behind(launched: Iterable[tuple[Key, tuple[Tensor, ...]]]) -> Iterator[
 
 
 def prepare_device(device: torch.device, *, deterministic: bool) -> None:
-    """Choose how a GPU computes: the fastest kernels and TF32 or, if wanted, the same bits for the same seed.
+    """Choose how a GPU computes: with the fastest kernels or, if wanted, with the same bits for the same seed.
 
     On a CPU the same seed always gives the same bits.
     """
     if device.type == "cuda":
         torch.backends.cudnn.deterministic = deterministic
         torch.backends.cudnn.benchmark = not deterministic
-        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = not deterministic
+        torch.set_float32_matmul_precision("high")

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torchvision
 
 import noisesieve as ns
+from noisesieve.commands.scan_settings import scan_settings
+from noisesieve.learn.device import prepare_device
 from noisesieve.learn.frozen.features import DepthFile, Halves
+from noisesieve.learn.frozen.heads import Heads
+from noisesieve.learn.plan import plan
+from noisesieve.learn.recipes import recipe_from_document, recipe_to_document
+from noisesieve.learn.schedule import Schedule
+from noisesieve.learn.training_settings import TrainingOptions
+from noisesieve.learn.warmup import held_out_rows
 from noisesieve.pixels import cache_list
-from tests.conftest import COLOURS, Run, paint, validate
+from tests.conftest import COLOURS, QUICK, Run, few_digits, paint, validate
 
 
 @pytest.fixture
@@ -278,3 +289,82 @@ def test_a_model_of_an_older_run_still_loads(inside: Run, photos: Path, tmp_path
     model = load_model(old, torch.device("cpu"))
     assert [depth.name for depth in model.network.depths] == ["last"]
     assert torch.equal(model.network.fc.weight, weight)
+
+
+def test_network_and_heads_are_compared_on_rows_that_neither_was_trained_on(
+    inside: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU by asking for both; on a GPU it is the default."""
+    from noisesieve.commands import _train
+
+    data = few_digits(tmp_path / "digits", each=60)
+    seen: dict[str, set[int]] = {"network": set(), "heads": set()}
+    plans, inputs = _train.Loop.plans, Heads._inputs
+
+    def watched_plans(self: Any, batches: list[torch.Tensor]) -> Any:
+        for step in plans(self, batches):
+            seen["network"].update(step.used.tolist())
+            yield step
+
+    def watched_inputs(self: Any, batch: torch.Tensor, generator: torch.Generator) -> Any:
+        if self.rows == 600:
+            seen["heads"].update(batch[self.keep[batch].any(dim=1)].tolist())
+        return inputs(self, batch, generator)
+
+    monkeypatch.setattr(_train.Loop, "plans", watched_plans)
+    monkeypatch.setattr(Heads, "_inputs", watched_inputs)
+    done = inside("scan", data, *QUICK, "--compare-heads", "-o", "run", "--no-review")
+    assert done.returncode == 0, done.stderr
+    said = re.search(
+        r"The network agrees with ([\d.]+)% of 60 labels that were kept out of both, the heads with ([\d.]+)% "
+        r"\(difference ([+-][\d.]+)%, 95 % interval ([+-][\d.]+)% to ([+-][\d.]+)%\): "
+        r"the (network decides|heads decide)",
+        " ".join(done.stderr.split()),
+    )
+    assert said is not None, done.stderr
+    assert (float(said[4]) > 0) == (said[6] == "heads decide")
+    judges = ns.read_report("run").summary.training.facts.compared_judges
+    assert judges is not None
+    assert said[6].startswith(judges[0].judge)
+    labels = torch.from_numpy(np.arange(600) // 60)
+    kept_out = set(held_out_rows(labels, seed=0).tolist())
+    assert len(kept_out) == 60
+    assert seen["network"] == seen["heads"] == set(range(600)) - kept_out
+
+
+def test_a_scaled_batch_has_two_hundred_steps_and_a_rate_that_rises() -> None:
+    sides = np.full(100, 32)
+
+    def planned(rows: int, *, scale_batch: bool) -> Any:
+        options = TrainingOptions(weights="none", scale_batch=scale_batch)
+        return plan(options, rows=rows, classes=10, longest_sides=sides, device="cpu")
+
+    plain, scaled = (planned(10**6, scale_batch=wanted) for wanted in (False, True))
+    assert 10**6 // scaled.batch_size == 200
+    assert scaled.lr == pytest.approx(plain.lr * (scaled.batch_size / plain.batch_size) ** 0.5)
+    schedule = Schedule(scaled, scaled.warmup_epochs)
+    rates = [schedule.learning_rate(epoch, 0.5) for epoch in (1, 2, 4, 6)]
+    assert rates[0] < rates[1] < rates[2] < rates[3] == scaled.lr
+    assert recipe_from_document(recipe_to_document(scaled)) == scaled
+    assert "lr_rise" not in recipe_to_document(plain)  # as in runs of earlier versions
+    assert planned(2000, scale_batch=True).batch_size == planned(2000, scale_batch=False).batch_size
+
+
+def test_options_that_were_left_alone_leave_a_runs_identity_as_it_was() -> None:
+    plain = scan_settings("x").identity()
+    assert not {"scale_batch", "compare_heads"} & set(plain["training"])  # type: ignore[arg-type]
+    assert "deterministic" not in plain
+    assert scan_settings("x", deterministic=True).identity() != plain
+    assert scan_settings("x", compare_heads=False).identity() != plain
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_a_gpu_computes_fast_unless_the_same_bits_are_wanted(wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("deterministic", "benchmark"):
+        monkeypatch.setattr(torch.backends.cudnn, name, getattr(torch.backends.cudnn, name))
+    asked: list[str] = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", asked.append)
+    prepare_device(torch.device("cuda"), deterministic=wanted)
+    assert torch.backends.cudnn.deterministic is wanted
+    assert torch.backends.cudnn.benchmark is not wanted
+    assert asked == ["high"]
