@@ -71,6 +71,18 @@ class ParquetTable:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
+    def empty_cells(self, column: str) -> int | None:
+        """Return how many cells of a column are null, as the file says of itself; None if it does not."""
+        total, metadata = 0, self._plain.metadata
+        for group in range(metadata.num_row_groups):
+            for number in range(metadata.num_columns):
+                chunk = metadata.row_group(group).column(number)
+                if chunk.path_in_schema.partition(".")[0] == column:
+                    if chunk.statistics is None or not chunk.statistics.has_null_count:
+                        return None
+                    total += chunk.statistics.null_count
+        return total
+
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """Return all rows."""
         chosen = [name for name in self.schema.names if columns is None or name in columns]

@@ -343,6 +343,11 @@ def read_report(path: str | Path) -> Report:
         raise StateError(f"{file}: {error}.", "Scan the dataset again.") from error
     report = Report(facts, file, rows)
     _require_columns(report, schema)
+    not_scored = rows.empty_cells("rank")
+    for name in (*NEVER_NULL, *SCORED):
+        empty = rows.empty_cells(name)
+        if empty is not None and empty != (not_scored if name in SCORED else 0):
+            raise StateError(f"{file}: a cell of {name!r} is empty.", "Scan the dataset again.")
     return report
 
 

@@ -356,8 +356,8 @@ def apart(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_a_resumed_run_of_several_processes_ends_in_the_same_bits(tmp_path: Path, ranks: int) -> None:
+def test_a_resumed_run_of_three_processes_ends_in_the_same_bits(tmp_path: Path) -> None:
+    ranks = 3  # with two the order of a sum decides nothing
     whole = train_on(ranks, tmp_path / "whole")
     assert train_on(ranks, tmp_path / "stopped", stop_after=20) is None
     assert list((tmp_path / "stopped").glob("*.ckpt"))
