@@ -24,10 +24,11 @@ from noisesieve.learn.evidence import TrainedScores, TrainingFacts
 from noisesieve.learn.recipes import NetworkRecipe
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.build_table import ReportInputs, build_table, class_codes
-from noisesieve.report.report import Report, ReportFacts, read_report, write_margin_history, write_table
+from noisesieve.report.report import Report, ReportFacts, read_report
 from noisesieve.report.run import RunFolder, RunRecord, fingerprint
 from noisesieve.report.summarize import summarize
 from noisesieve.report.summary import TrainingSummary
+from noisesieve.report.write_tables import write_margin_history, write_table
 from noisesieve.sieve.decide import decide
 from noisesieve.sources.containers import read_index
 from tests.conftest import QUICK_OPTIONS, few_digits

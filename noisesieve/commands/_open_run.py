@@ -20,9 +20,10 @@ from noisesieve.decisions.read import read_decisions
 from noisesieve.decisions.resolve import Outcome, resolve
 from noisesieve.learn.training_settings import TrainingOptions
 from noisesieve.pixels.pixel_settings import PixelSettings
-from noisesieve.report.report import Report, read_report, write_blocks
+from noisesieve.report.report import Report, read_report
 from noisesieve.report.run import FILES, RunFolder, RunRecord
 from noisesieve.report.summarize import summarize
+from noisesieve.report.write_tables import write_blocks
 from noisesieve.sources.containers import read_index
 from noisesieve.sources.folder import FilesBelow
 from noisesieve.sources.source_settings import NOT_MOVED, MovedData, SourceSettings

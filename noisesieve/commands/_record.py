@@ -22,18 +22,12 @@ from noisesieve.learn.model_summary import summarize_model, summarize_ranked_mod
 from noisesieve.learn.recipes import recipe_to_document
 from noisesieve.report.build_table import ReportInputs, build_blocks, probability_blocks
 from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
-from noisesieve.report.report import (
-    Report,
-    ReportFacts,
-    write_blocks,
-    write_early_clean,
-    write_history,
-    write_margin_history,
-)
+from noisesieve.report.report import Report, ReportFacts
 from noisesieve.report.run import Identity, RunFolder, RunRecord
 from noisesieve.report.summarize import summarize
 from noisesieve.report.summary import TrainingSummary
 from noisesieve.report.waivers import find_waived
+from noisesieve.report.write_tables import write_blocks, write_early_clean, write_history, write_margin_history
 from noisesieve.sieve.decide import decide
 from noisesieve.sieve.recalibrate import apply_shift, recalibrate
 

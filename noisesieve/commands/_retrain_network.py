@@ -51,9 +51,10 @@ from noisesieve.learn.second_opinion import label_scores
 from noisesieve.measure.accuracy_chart import AccuracyTable, ClassAccuracy, draw_accuracy
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.model_card import ModelCard, TrainedWeights, save_model
-from noisesieve.report.report import Report, write_table
+from noisesieve.report.report import Report
 from noisesieve.report.run import RunFolder, RunRecord
 from noisesieve.report.saved_model import load_model
+from noisesieve.report.write_tables import write_table
 from noisesieve.retrain.comparison import choose
 from noisesieve.retrain.data import RetrainData
 from noisesieve.retrain.loop import RetrainLoop, RetrainResult

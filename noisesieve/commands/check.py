@@ -44,12 +44,13 @@ from noisesieve.learn.device import choose_device, require_device
 from noisesieve.learn.score import predict, split_softmax
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.report.build_table import ReportInputs, build_blocks, build_table, require_column
-from noisesieve.report.report import Report, ReportFacts, read_report, write_blocks
+from noisesieve.report.report import Report, ReportFacts, read_report
 from noisesieve.report.run import fingerprint
 from noisesieve.report.saved_model import SavedModel, load_model, load_vector_model
 from noisesieve.report.summarize import unreadable_rows
 from noisesieve.report.summary import UnreadableRow
 from noisesieve.report.waivers import find_waived
+from noisesieve.report.write_tables import write_blocks
 from noisesieve.sieve.calibrate import apply_calibration, log_probability
 from noisesieve.sieve.decide import decide
 from noisesieve.sources.containers import read_index

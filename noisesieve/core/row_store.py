@@ -8,6 +8,8 @@ Several processes may append to the same files; a row that two of them computed 
 Files are opened without following links, and a folder of another user is not used. (Chunks of earlier versions, and of
 users without a folder for their key, have a CRC-32 instead of a signature. They count in a private entry of a cache.)
 
+Ours: no public store has checksums, appending by several processes, keys by content and one memory map at once.
+
 The file of chunks is the truth. A sorted index is derived from it, so that a million rows open in a fraction of a
 second: it only says where to look, and each chunk that is used is compared with its signed line.
 """

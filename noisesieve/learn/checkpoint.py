@@ -1,4 +1,8 @@
-"""Checkpoints: safetensors files with a SHA-256 at their end. The previous one is kept; nothing is unpickled."""
+"""Checkpoints: safetensors files with a SHA-256 at their end. The previous one is kept; nothing is unpickled.
+
+Ours: torch's distributed checkpoints load a flipped bit without a word, unpickle their metadata, and are written in
+place.
+"""
 
 from __future__ import annotations
 

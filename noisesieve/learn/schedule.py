@@ -1,4 +1,7 @@
-"""The schedule of a training: phases, beta and learning rate as functions of the epoch, which counts from 1."""
+"""The schedule of a training: phases, beta and learning rate as functions of the epoch, which counts from 1.
+
+Ours: torch's schedulers have a state, and our length changes when the warm-up ends early.
+"""
 
 from __future__ import annotations
 

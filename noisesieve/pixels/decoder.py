@@ -22,7 +22,8 @@ from noisesieve.pixels.known import KnownContents
 from noisesieve.pixels.pixel_cache import CachedPixels, cache_folder, pixel_bytes, pixel_file, pixel_folder
 from noisesieve.pixels.pixel_settings import PixelSettings
 from noisesieve.pixels.stream import StreamedPixels
-from noisesieve.pixels.worker_pool import ImageTask, Pass, TaskResult, WorkerPool
+from noisesieve.pixels.task_queue import ImageTask, Pass, TaskResult
+from noisesieve.pixels.worker_pool import WorkerPool
 from noisesieve.pixels.writer import PixelWriter
 
 SAMPLE = 64  # images from whose headers the training size is guessed

@@ -11,7 +11,8 @@ import numpy as np
 from noisesieve.core.columns import Hashes
 from noisesieve.core.errors import InputError
 from noisesieve.core.records import Bytes, ImageLocation, Ints
-from noisesieve.pixels.worker_pool import ImageTask, Pass, WorkerPool
+from noisesieve.pixels.task_queue import ImageTask, Pass
+from noisesieve.pixels.worker_pool import WorkerPool
 
 AHEAD = 4  # batches decoded before they are asked for
 

@@ -21,7 +21,7 @@ from noisesieve.core.records import ImageLocation
 from noisesieve.pixels.fetch import fetch
 from noisesieve.pixels.image import Unreadable, decode_image, make_thumbnail, read_header
 from noisesieve.pixels.known import KnownContents
-from noisesieve.pixels.worker_pool import Pass
+from noisesieve.pixels.task_queue import Pass
 
 if sys.platform != "win32":
     import resource

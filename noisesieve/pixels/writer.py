@@ -7,7 +7,7 @@ import numpy as np
 from noisesieve.core.progress import Session
 from noisesieve.core.row_store import CHUNK, WORTH_AN_INDEX, RowFile
 from noisesieve.pixels.pixel_cache import warn_uncached
-from noisesieve.pixels.worker_pool import TaskResult
+from noisesieve.pixels.task_queue import TaskResult
 
 
 class PixelWriter:

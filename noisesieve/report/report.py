@@ -1,4 +1,4 @@
-"""Write and read report.parquet: atomically, in row groups, with the same bytes for the same run."""
+"""Read report.parquet: by columns and by rows, so that millions of rows need little memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import difflib
 import functools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,28 +16,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from noisesieve.core.columns import HASH_TYPE, Hashes, Texts
 from noisesieve.core.documents import from_json
 from noisesieve.core.errors import InputError, StateError
-from noisesieve.core.files import Document, Json, atomic_write
+from noisesieve.core.files import Document, Json
 from noisesieve.core.memory import release_memory
 from noisesieve.core.parquet_file import ParquetTable, TooLarge, read_parquet
 from noisesieve.core.records import Bools, Ints
 from noisesieve.core.untrusted import read_json
-from noisesieve.learn.evidence import EpochRow
-from noisesieve.report.build_table import ReportInputs
 from noisesieve.report.run import verify_written
-from noisesieve.report.schema import COLUMNS, HISTORY, KEY, NEVER_NULL, SCORED
+from noisesieve.report.schema import COLUMNS, KEY, NEVER_NULL, SCORED
 from noisesieve.report.summary import SCHEMA_VERSION, Summary
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ROW_GROUP = 65_536
 COMPARED_IDS = 20_000  # ids compared with a misspelled one; more would take seconds
-MOST_MARGINS = 10**7  # rows times epochs up to which margin_history.parquet has every row
 
 
 @dataclass(frozen=True)
@@ -239,65 +234,6 @@ class Report:
         ranks = self._rows["rank"] if isinstance(self._rows, pa.Table) else self._read(["rank"])["rank"]
         scored: Bools = ranks.is_valid().to_numpy()
         return scored
-
-
-def write_table(table: pa.Table, path: Path, facts: Json | None = None) -> None:
-    """Write a table with zstd compression, one row group at a time."""
-    blocks = (table.slice(start, ROW_GROUP) for start in range(0, max(1, len(table)), ROW_GROUP))
-    write_blocks(blocks, path, facts)
-
-
-def write_blocks(blocks: Iterable[pa.Table], path: Path, facts: Json | None = None) -> None:
-    """Write tables of up to ROW_GROUP rows as the row groups of one file, with `facts` as its metadata."""
-    metadata = None
-    if facts is not None:
-        text = json.dumps({"schema_version": SCHEMA_VERSION, **facts}, sort_keys=True, ensure_ascii=True)
-        metadata = {KEY: text.encode()}
-    writer: pq.ParquetWriter | None = None
-    with atomic_write(path) as file:
-        try:
-            for block in blocks:
-                whole = block if metadata is None else block.replace_schema_metadata(metadata)
-                writer = writer or pq.ParquetWriter(file, whole.schema, compression="zstd")
-                writer.write_table(whole, row_group_size=ROW_GROUP)
-        finally:
-            if writer is not None:
-                writer.close()
-
-
-def write_history(history: Sequence[EpochRow], path: Path) -> None:
-    """Write history.parquet, one row per epoch."""
-    write_table(pa.Table.from_pylist([vars(row) for row in history], schema=HISTORY), path)
-
-
-def write_early_clean(inputs: ReportInputs, path: Path) -> None:
-    """Write the clean / corrupted split that `retrain` uses, by row of the report. Only the preset cifar has one."""
-    if inputs.scores.early_clean is not None:
-        clean = np.zeros(len(inputs.index), dtype=np.bool_)
-        clean[inputs.rows] = inputs.scores.early_clean
-        write_table(pa.table({"clean": clean}), path)
-
-
-def write_margin_history(inputs: ReportInputs, path: Path) -> None:
-    """Write the margin of every row in the last epochs; of a large dataset only of rows that were ever flagged."""
-    margin_history = inputs.scores.margin_history
-    if margin_history is None:
-        return
-    epochs, rows = len(margin_history), np.arange(len(inputs.rows))
-    if epochs * len(rows) > MOST_MARGINS:
-        ever = inputs.verdicts.corrupted.copy()
-        for margins in margin_history:
-            ever |= margins >= 0
-        rows = np.flatnonzero(ever)
-
-    def blocks() -> Iterator[pa.Table]:
-        for start in range(0, max(1, len(rows)), ROW_GROUP):
-            part = rows[start : start + ROW_GROUP]
-            flat = pa.array(np.stack([margins[part] for margins in margin_history], axis=1).reshape(-1))
-            lists = pa.FixedSizeListArray.from_arrays(flat, epochs)
-            yield pa.table({"row": pa.array(inputs.rows[part]), "margins": lists})
-
-    write_blocks(blocks(), path)
 
 
 def read_report(path: str | Path) -> Report:

@@ -10,7 +10,8 @@ import numpy as np
 from PIL import Image
 
 from noisesieve.core.records import ImageLocation
-from noisesieve.pixels.worker_pool import ImageTask, Pass, TaskResult, WorkerPool
+from noisesieve.pixels.task_queue import ImageTask, Pass, TaskResult
+from noisesieve.pixels.worker_pool import WorkerPool
 
 FORMATS = ("png", "jpg", "webp", "gif", "bmp", "tiff", "ppm", "jp2")
 SIZE = 16

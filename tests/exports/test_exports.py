@@ -22,8 +22,8 @@ from noisesieve.core.errors import OutputError
 from noisesieve.core.files import atomic_output, sweep_temporaries
 from noisesieve.core.text import folder_name, guard_cell, unguard_cell
 from noisesieve.exports.formats import EXPORTS
-from noisesieve.report.report import write_table
 from noisesieve.report.run import RunFolder
+from noisesieve.report.write_tables import write_table
 from tests.conftest import Run, paint, validate
 from tests.runs import make_run
 

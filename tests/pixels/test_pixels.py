@@ -26,14 +26,15 @@ from PIL import Image
 from noisesieve.core.errors import InputError, Stopped
 from noisesieve.core.progress import NullWatcher, Session
 from noisesieve.core.records import FileFacts, ImageLocation, Index
-from noisesieve.pixels import worker_pool
+from noisesieve.pixels import task_queue
 from noisesieve.pixels.decoded import Decoded
 from noisesieve.pixels.decoder import Decoder
 from noisesieve.pixels.fetch import fetch
 from noisesieve.pixels.pixel_cache import CachedPixels, cache_folder
 from noisesieve.pixels.pixel_settings import PixelSettings
+from noisesieve.pixels.task_queue import ImageTask, Pass
 from noisesieve.pixels.transfer import load_pixels, save_pixels
-from noisesieve.pixels.worker_pool import ImageTask, Pass, WorkerPool, _WorkerThread
+from noisesieve.pixels.worker_pool import WorkerPool, _WorkerThread
 from noisesieve.sources.containers import read_index
 from noisesieve.sources.source_settings import SourceSettings
 from tests.conftest import paint
@@ -438,11 +439,11 @@ def test_a_row_group_goes_to_one_worker_and_a_large_one_to_few(
     table = pa.table({"image": [blob] * 100, "label": ["a", "b"] * 50})
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=30)
     tasks = [ImageTask(i, ImageLocation(str(tmp_path / "t.parquet"), "image", i)) for i in range(100)]
-    assert [len(message) for message in worker_pool._messages(tasks)] == [30, 30, 30, 10]
-    monkeypatch.setattr(worker_pool, "EMBEDDED_CHUNK", 20)
-    assert [len(message) for message in worker_pool._messages(tasks)] == [20, 10, 20, 10, 20, 10, 10]
+    assert [len(message) for message in task_queue.messages_of(tasks)] == [30, 30, 30, 10]
+    monkeypatch.setattr(task_queue, "EMBEDDED_CHUNK", 20)
+    assert [len(message) for message in task_queue.messages_of(tasks)] == [20, 10, 20, 10, 20, 10, 10]
     files = [ImageTask(i, ImageLocation("a.png")) for i in range(70)]
-    assert [len(message) for message in worker_pool._messages(files)] == [32, 32, 6]
+    assert [len(message) for message in task_queue.messages_of(files)] == [32, 32, 6]
 
 
 def test_embedded_images_are_read_once_in_order_and_again_out_of_order(tmp_path: Path) -> None:

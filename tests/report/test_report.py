@@ -29,11 +29,12 @@ from noisesieve.report.build_table import (
 )
 from noisesieve.report.headline import budget_sentence, noise_rate_sentence
 from noisesieve.report.intervals import noise_rate_interval, wilson_interval
-from noisesieve.report.report import Report, find_rows, read_report, write_blocks, write_table
+from noisesieve.report.report import Report, find_rows, read_report
 from noisesieve.report.run import RunFolder
 from noisesieve.report.schema import COLUMNS, DESCRIPTIONS, TOP
 from noisesieve.report.summarize import summarize
 from noisesieve.report.summary import Budget, Flagged, NoiseRate, Summary, UnreadableRow
+from noisesieve.report.write_tables import write_blocks, write_table
 from noisesieve.sieve.calibrate import corruption_probability
 from noisesieve.sieve.decide import decide
 from tests.conftest import REPOSITORY
