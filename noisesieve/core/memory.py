@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import sys
+import tempfile
 from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+MAPPED_SHARE = 0.4  # of the free memory, from which an array is mapped: there may be two
+
+
+def room_for(shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Return zeros in float32: in memory or, where they would take most of what is free, in a mapped file.
+
+    The system then moves to the disk what is not in use, instead of ending the process.
+    """
+    size, free = 4 * math.prod(shape), available_memory()
+    if free is None or size < free * MAPPED_SHARE:
+        return np.zeros(shape, dtype=np.float32)
+    with tempfile.TemporaryFile(prefix="noisesieve-") as file:
+        file.truncate(size)
+        return np.memmap(file, dtype=np.float32, mode="r+", shape=shape)
 
 
 def release_memory() -> None:

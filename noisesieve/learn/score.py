@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from noisesieve.core.errors import TrainingError
+from noisesieve.core.memory import room_for
 from noisesieve.learn.batch_loader import BatchLoader
 from noisesieve.learn.device import Precision, in_float64_on, read_behind
 from noisesieve.learn.distributed import Processes
@@ -33,7 +34,7 @@ class Scorer:
     def zeros(self, rows: int) -> Tensor:
         """Return room for the probabilities of this rank's part of `rows` rows, in float32."""
         mine = self._processes.part(torch.arange(rows))
-        return torch.zeros((len(mine), self._classes), dtype=torch.float32)
+        return torch.from_numpy(room_for((len(mine), self._classes)))
 
     def score(
         self,
@@ -103,7 +104,7 @@ def predict(
     network.eval()
     rows = torch.arange(len(loader)) if rows is None else rows
     precision, start = Precision(loader.mean.device), 0
-    probs = torch.empty((heads, len(rows), network.fc.out_features // heads), dtype=torch.float32)
+    probs = torch.from_numpy(room_for((heads, len(rows), network.fc.out_features // heads)))
     batches = list(rows.split(scoring_batch_size(loader.size, loader.mean.device))) if len(rows) else []
 
     def launched() -> Iterator[tuple[int, tuple[Tensor]]]:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from noisesieve.core.columns import Texts
 from noisesieve.core.errors import InputError
+from noisesieve.core.memory import room_for
 from noisesieve.core.parquet_file import ROW_BYTES, ParquetTable, memory_budget
 from noisesieve.core.records import Index, Ints, Probabilities
 from noisesieve.core.text import natural_key
@@ -247,7 +248,7 @@ def _filled(
     content: _File, file: Path, index: Index, places: Ints, convert: Callable[[Block, Ints], Block]
 ) -> Probabilities:
     """Return the vectors in the order of the index, in float32, all of them finite."""
-    values = np.empty((len(index), content.shape[1]), dtype=np.float32)
+    values = room_for((len(index), content.shape[1]))
     bad, first = 0, len(index)
     start = 0
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
 from noisesieve.core import memory
 from noisesieve.core.errors import InputError
@@ -89,3 +91,13 @@ def test_the_systems_free_memory_is_known_here() -> None:
     free = memory.available_memory()
     assert free is None or 2**20 < free < 2**50
     memory.release_memory()
+
+
+def test_an_array_that_would_take_most_of_the_memory_is_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, kind in ((None, np.ndarray), (10**6, np.ndarray), (9 * 400, np.memmap)):
+        monkeypatch.setattr(memory, "available_memory", lambda free=free: free)
+        room = memory.room_for((100, 10))
+        assert type(room) is kind
+        assert (room.shape, room.dtype, float(room.sum())) == ((100, 10), np.float32, 0.0)
+        room[3] += 1
+        assert float(torch.from_numpy(room).sum()) == 10

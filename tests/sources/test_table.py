@@ -236,3 +236,22 @@ def test_odd_hugging_face_metadata_is_ignored(tmp_path: Path, features: Any) -> 
     made = made.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
     pq.write_table(made, tmp_path / "a.parquet")
     assert index(tmp_path / "a.parquet").labels == ["1", "0"]
+
+
+def test_a_jsonl_is_read_the_same_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[dict[str, Any]] = [{"path": f"{i}.png", "label": "ab"[i % 2], "n": i} for i in range(10)]
+    rows[4]["late"] = "x"
+    rows[1]["mixed"], rows[8]["mixed"] = 3, "three"
+    rows[2]["nested"], rows[9]["nested"] = 1.5, {"a": [1]}
+    rows[0]["number"], rows[7]["number"] = 1, 2.5
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    whole = read(SourceSettings(tmp_path / "t.jsonl"))
+    monkeypatch.setattr("noisesieve.sources.jsonl.BLOCK", 3)
+    parts = read(SourceSettings(tmp_path / "t.jsonl"))
+    assert whole.carried is not None
+    assert parts.carried is not None
+    assert parts.ids == whole.ids
+    assert parts.carried.schema.equals(whole.carried.schema)
+    assert parts.carried.to_pydict() == whole.carried.to_pydict()
+    assert parts.carried["mixed"].to_pylist()[1] == "3"
+    assert parts.carried["number"].to_pylist()[7] == 2.5

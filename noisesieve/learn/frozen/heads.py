@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from noisesieve.core.errors import TrainingError
+from noisesieve.core.memory import room_for
 from noisesieve.core.records import NoiseModel
 from noisesieve.learn.device import in_float64_on, prepare_device, read_behind
 from noisesieve.learn.distributed import TrainingSession
@@ -82,7 +83,7 @@ class Heads:
     def run(self) -> tuple[Head, TrainedScores]:
         """Train, score and sieve until the last epoch."""
         schedule, counted, scored = self.schedule, 0, None
-        total = torch.zeros((self.rows, self.classes), dtype=torch.float32)
+        total = torch.from_numpy(room_for((self.rows, self.classes)))
         self.session.stage("training", schedule.epochs * self.rows)
         for epoch in range(1, schedule.epochs + 1):
             start = time.monotonic()
