@@ -117,6 +117,8 @@ class Loop:
             state.history = [*state.history, asdict(row)]
             state.epoch, state.step, state.epoch_facts, state.prior = state.epoch + 1, 0, {}, None
             self.save()
+        if self.checkpoints is not None:
+            self.checkpoints.wait()  # the sums of probabilities in it change now
         self.updater.end()
         self.session.finish()
         return state, self.scores()

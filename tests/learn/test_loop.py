@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -263,6 +264,23 @@ def test_the_prior_is_recounted_over_kept_rows_in_each_epoch() -> None:
     made.state.keep = data.labels != 0  # within the epoch the prior stays
     made.recount_prior()
     assert made.prior[2] == 0
+
+
+def test_the_last_checkpoint_is_written_before_the_sums_in_it_become_means(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Checkpoints._write
+
+    def slow(self: Checkpoints, number: int, checkpoint: Any) -> None:
+        time.sleep(0.2)
+        plain(self, number, checkpoint)
+
+    monkeypatch.setattr(Checkpoints, "_write", slow)
+    with Checkpoints(tmp_path, identity="x", warn=print) as store:
+        _, whole = loop(checkpoints=store).run()
+    with Checkpoints(tmp_path, identity="x", warn=print) as store:  # killed after the training, before the report
+        _, again = loop(checkpoints=store).run()
+    assert np.array_equal(whole.probs, again.probs)
 
 
 @pytest.mark.parametrize("changes", [{"score_pass": "step", "recount_prior": True, "sieve_start": 3}])
