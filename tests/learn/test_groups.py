@@ -49,3 +49,16 @@ def test_pairs_join_groups_and_chains_of_them() -> None:
     assert joined.tolist() == [0, 0, 0, 0, 1]
     none = torch.zeros(0, dtype=torch.long)
     assert join(torch.tensor([3, 1, 3]), none, none).unique().numel() == 2
+
+
+def test_where_most_rows_look_alike_only_closer_ones_are_grouped(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    points = torch.ones(300, 16) + 0.4 * torch.randn((300, 16), generator=generator)  # many within .9 of each other
+    points[1] = points[0]
+    for most in (10**6, 10):
+        monkeypatch.setattr(groups, "MOST_PAIRS", most)
+        found = near_identical(points[:, None], torch.arange(300))
+        assert found[0] == found[1]
+        assert len(found.unique()) < 300
+    monkeypatch.setattr(groups, "MOST_PAIRS", 0)
+    assert len(near_identical(points[:, None], torch.arange(300)).unique()) == 300  # equal bytes alone

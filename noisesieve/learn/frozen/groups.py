@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 ALIKE = (0.9, 0.93, 0.96, 0.98)
 LARGEST = 0.05
 MOST_ROWS = 200_000  # with more rows only equal bytes are looked for: the comparison is quadratic
-MOST_PAIRS = 10**7
+MOST_PAIRS = 3 * 10**6
 BLOCK, OTHERS = 2048, 8192  # rows that are compared with others at a time
 
 
