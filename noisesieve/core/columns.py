@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, overload
 
@@ -56,8 +57,9 @@ class Column(Sequence[Any]):
     def _value(self, value: Any) -> Any:
         return value
 
+    @abstractmethod
     def _values(self, array: pa.Array) -> list[Any]:
-        raise NotImplementedError
+        """Return an array as Python objects."""
 
     @property
     def missing(self) -> npt.NDArray[np.bool_]:
