@@ -96,11 +96,11 @@ class ParquetTable:
         empty = pa.schema([self.schema.field(name) for name in chosen], metadata=self.schema.metadata).empty_table()
         return pa.concat_tables(groups) if groups else empty
 
-    def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield the rows, one row group at a time."""
+    def groups(self, columns: Sequence[str] | None = None, *, longest: int = MOST_CELL) -> Iterator[pa.Table]:
+        """Yield the rows, one row group at a time. A cell of more than `longest` bytes is refused."""
         chosen = [name for name in self.schema.names if columns is None or name in columns]
         for number in range(len(self._starts) - 1):
-            yield self._group(number, chosen, self._budget)
+            yield self._group(number, chosen, self._budget, longest)
 
     def take(self, rows: npt.NDArray[np.int64], columns: Sequence[str] | None = None) -> pa.Table:
         """Return some rows, in their order. Only the row groups that they are in are read."""
@@ -115,19 +115,16 @@ class ParquetTable:
         back[order] = np.arange(len(rows))
         return pa.concat_tables(parts).take(pa.array(back))
 
-    def _group(self, number: int, columns: list[str], budget: int) -> pa.Table:
+    def _group(self, number: int, columns: list[str], budget: int, longest: int = MOST_CELL) -> pa.Table:
         again = functools.partial(_one_column, self._plain, number)
-        return _unpacked(self._packed.read_row_group(number, columns), self.schema, budget, again)
+        packed = self._packed.read_row_group(number, columns)
+        return _unpacked(packed, self.schema, budget, again, longest=longest)
 
 
 def read_row_groups(file: str | Path, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     """Yield the row groups of a file, for tables with embedded images. Raises as `read_parquet`."""
-    budget = memory_budget(os.path.getsize(file))
-    with open_packed(file) as opened, pq.ParquetFile(file) as plain:
-        for number in range(opened.num_row_groups):
-            packed = opened.read_row_group(number, columns)
-            again = functools.partial(_one_column, plain, number)
-            yield _unpacked(packed, plain.schema_arrow, budget, again, longest=budget)
+    with ParquetTable(Path(file)) as table:
+        yield from table.groups(columns, longest=memory_budget(os.path.getsize(file)))
 
 
 def _one_column(plain: pq.ParquetFile, group: int, name: str) -> pa.Table:
